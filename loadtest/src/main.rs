@@ -111,7 +111,7 @@ enum Command {
         #[arg(long, default_value = "")]
         note: String,
     },
-    /// Run the first phase of a scenario alternately with two binaries, and print the ratios
+    /// Run a scenario alternately with two binaries, and print the ratios
     Pair {
         /// A file, or the name of a scenario in loadtest/specs
         spec: PathBuf,
@@ -128,6 +128,9 @@ enum Command {
         /// Number of runs with each binary
         #[arg(long, default_value_t = 5)]
         rounds: usize,
+        /// Run and compare all phases, not only the first
+        #[arg(long)]
+        each_phase: bool,
         /// Run a short version of the scenario, to see that everything works
         #[arg(long)]
         short: bool,
@@ -221,6 +224,7 @@ async fn command(command: Command) -> Result<bool, Failure> {
             after,
             settings,
             rounds,
+            each_phase,
             short,
             record,
             note,
@@ -233,7 +237,14 @@ async fn command(command: Command) -> Result<bool, Failure> {
             };
             let before = options(before, BTreeMap::new());
             let after = options(after, settings.into_iter().collect());
-            run_pair(&spec, short, [before, after], rounds, record, &note).await
+            let machine = record::Machine::now();
+            let pair = pair::run(&spec, short, [before, after], rounds, each_phase).await?;
+            let lines = pair.markdown();
+            lines.iter().for_each(|line| print_line(line));
+            if record {
+                record::append(&machine, short, &note, &lines)?;
+            }
+            Ok(true)
         }
     }
 }
@@ -344,24 +355,6 @@ async fn run_soak(
         record::append(&machine, common.short, note, &lines)?;
     }
     Ok(soak.sound())
-}
-
-async fn run_pair(
-    spec: &Path,
-    short: bool,
-    binaries: [run::Options; 2],
-    rounds: usize,
-    record: bool,
-    note: &str,
-) -> Result<bool, Failure> {
-    let machine = record::Machine::now();
-    let pair = pair::run(spec, short, binaries, rounds).await?;
-    let lines = pair.markdown();
-    lines.iter().for_each(|line| print_line(line));
-    if record {
-        record::append(&machine, short, note, &lines)?;
-    }
-    Ok(true)
 }
 
 fn save(out: &Path, name: &str, what: &impl serde::Serialize) -> Result<(), Failure> {

@@ -1,47 +1,72 @@
-//! Compares before and after a change: runs the first phase of a scenario alternately with two
-//! binaries or two settings, so that other load on the machine affects both. Reports the medians
-//! and their ratio.
+//! Compares before and after a change: runs a scenario alternately with two binaries or two settings,
+//! so that other load on the machine affects both. Reports the medians and their ratio.
 
 use std::path::Path;
 
 use serde::Serialize;
 
 use crate::Failure;
-use crate::report::Report;
+use crate::report::{PhaseReport, Report};
 use crate::run::{self, Options};
 
-/// A figure of a run: its name, its value, and its number of decimals.
-type Figure = (&'static str, fn(&Report) -> f64, usize);
+/// A figure of a run.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+struct Figure {
+    name: String,
+    value: f64,
+    decimals: usize,
+}
 
-/// The compared figures.
-const FIGURES: [Figure; 6] = [
-    (
-        "service CPU-s per million",
-        |r| r.per_million(r.used.service),
-        3,
-    ),
-    (
-        "mongod CPU-s per million",
-        |r| r.per_million(r.used.mongod),
-        3,
-    ),
-    ("acknowledged/s", Report::acked_per_s, 0),
-    ("stored/s", Report::stored_per_s, 0),
-    (
-        "ack p99, ms",
-        |r| r.phases.first().map_or(0.0, |p| p.latency_ms.p99),
-        1,
-    ),
-    (
-        "peak MiB",
-        |r| r.used.service.rss_peak_bytes as f64 / f64::from(1 << 20),
-        0,
-    ),
-];
+impl Figure {
+    fn new(name: impl Into<String>, value: f64, decimals: usize) -> Figure {
+        Figure {
+            name: name.into(),
+            value,
+            decimals,
+        }
+    }
+}
+
+/// The figures of the whole run, then those of each phase; without `each_phase` only its latency.
+fn figures(report: &Report, each_phase: bool) -> Vec<Figure> {
+    let mib = f64::from(1 << 20);
+    let used = &report.used;
+    let cpu_s = |process| report.per_million(process);
+    let mut figures = vec![
+        Figure::new("service CPU-s per million", cpu_s(used.service), 3),
+        Figure::new("mongod CPU-s per million", cpu_s(used.mongod), 3),
+        Figure::new("acknowledged/s", report.acked_per_s(), 0),
+        Figure::new("stored/s", report.stored_per_s(), 0),
+        Figure::new("peak MiB", used.service.rss_peak_bytes as f64 / mib, 0),
+    ];
+    for phase in &report.phases {
+        figures.extend(phase_figures(phase, each_phase));
+    }
+    figures
+}
+
+fn phase_figures(phase: &PhaseReport, each_phase: bool) -> Vec<Figure> {
+    let p99 = phase.latency_ms.p99;
+    if !each_phase {
+        return vec![Figure::new("ack p99, ms", p99, 1)];
+    }
+    let figure = |what: &str, value, decimals| {
+        Figure::new(format!("{}: {what}", phase.name), value, decimals)
+    };
+    let cpu_s = |cpu_s| phase.per_million(cpu_s);
+    vec![
+        figure("service CPU-s per million", cpu_s(phase.service_cpu_s), 3),
+        figure("mongod CPU-s per million", cpu_s(phase.mongod_cpu_s), 3),
+        figure("acknowledged/s", phase.acked_per_s, 0),
+        figure("ack p50, ms", phase.latency_ms.p50, 1),
+        figure("ack p99, ms", p99, 1),
+        figure("ack p99.9, ms", phase.latency_ms.p999, 1),
+    ]
+}
 
 /// Figures of the runs with one binary.
 #[derive(Debug, Default, Serialize)]
-struct Runs(Vec<[f64; FIGURES.len()]>);
+struct Runs(Vec<Vec<Figure>>);
 
 /// The runs of both binaries.
 #[derive(Debug, Serialize)]
@@ -51,7 +76,7 @@ pub(crate) struct Pair {
     after: Runs,
 }
 
-/// Runs the scenario `rounds` times with each binary.
+/// Runs the scenario `rounds` times with each binary: its first phase, or with `each_phase` all.
 ///
 /// # Errors
 /// A run failed, or lost or duplicated a reading.
@@ -60,9 +85,12 @@ pub(crate) async fn run(
     short: bool,
     [before, after]: [Options; 2],
     rounds: usize,
+    each_phase: bool,
 ) -> Result<Pair, Failure> {
     let mut spec = run::find_spec(spec, short)?;
-    spec.phases.truncate(1);
+    if !each_phase {
+        spec.phases.truncate(1);
+    }
     let mut pair = Pair {
         scenario: spec.name.clone(),
         before: Runs::default(),
@@ -84,7 +112,7 @@ pub(crate) async fn run(
                 options.binary.display(),
                 report.per_million(report.used.service)
             );
-            runs.0.push(FIGURES.map(|(_, figure, _)| figure(&report)));
+            runs.0.push(figures(&report, each_phase));
         }
     }
     Ok(pair)
@@ -93,7 +121,7 @@ pub(crate) async fn run(
 impl Runs {
     /// Minimum, median and maximum of a figure.
     fn spread(&self, figure: usize) -> [f64; 3] {
-        let mut values: Vec<f64> = self.0.iter().map(|run| run[figure]).collect();
+        let mut values: Vec<f64> = self.0.iter().map(|run| run[figure].value).collect();
         values.sort_by(f64::total_cmp);
         match values[..] {
             [] => [0.0; 3],
@@ -119,11 +147,14 @@ impl Pair {
             "| | before | after | after / before |".to_owned(),
             "|---|---|---|---|".to_owned(),
         ];
-        for (i, (name, _, decimals)) in FIGURES.into_iter().enumerate() {
+        let of_a_run = self.before.0.first().into_iter().flatten();
+        for (i, figure) in of_a_run.enumerate() {
+            let Figure { name, decimals, .. } = figure;
             let before = self.before.spread(i);
             let after = self.after.spread(i);
             let cell = |[least, median, most]: [f64; 3]| {
-                format!("{median:.decimals$} ({least:.decimals$} to {most:.decimals$})")
+                let shown = |value| format!("{value:.decimals$}");
+                format!("{} ({} to {})", shown(median), shown(least), shown(most))
             };
             lines.push(format!(
                 "| {name} | {} | {} | {:.2} |",
@@ -142,7 +173,8 @@ mod tests {
 
     #[test]
     fn the_median_and_its_ratio_are_printed() {
-        let runs = |values: &[f64]| Runs(values.iter().map(|v| [*v; FIGURES.len()]).collect());
+        let run = |value: &f64| vec![Figure::new("cost", *value, 3), Figure::new("rate", 7.0, 0)];
+        let runs = |values: &[f64]| Runs(values.iter().map(run).collect());
         let pair = Pair {
             scenario: "x".into(),
             before: runs(&[4.0, 1.0, 2.0]),
@@ -152,9 +184,11 @@ mod tests {
         assert_eq!(pair.after.spread(0), [1.0, 2.0, 3.0]);
         let lines = pair.markdown();
         assert_eq!(
-            lines[4],
-            "| service CPU-s per million | 2.000 (1.000 to 4.000) | 2.000 (1.000 to 3.000) | 1.00 |"
+            lines[4..],
+            [
+                "| cost | 2.000 (1.000 to 4.000) | 2.000 (1.000 to 3.000) | 1.00 |",
+                "| rate | 7 (7 to 7) | 7 (7 to 7) | 1.00 |"
+            ]
         );
-        assert_eq!(lines.len(), 4 + FIGURES.len());
     }
 }

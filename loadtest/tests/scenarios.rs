@@ -361,6 +361,7 @@ fn a_change_is_compared_before_and_after() {
             "--short",
             "--rounds",
             "2",
+            "--each-phase",
             "--set",
             "FLUSH__COMMANDS_MAX=1",
             "--before",
@@ -394,6 +395,10 @@ fn a_change_is_compared_before_and_after() {
         .parse()
         .unwrap();
     assert!(ratio > 0.0, "{row}");
+    let phases = ["| full: acknowledged/s |", "| half: ack p99.9, ms |"];
+    for start in phases {
+        assert!(text.lines().any(|line| line.starts_with(start)), "{text}");
+    }
 }
 
 #[test]
