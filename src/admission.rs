@@ -86,6 +86,11 @@ impl IngestBatch {
         self
     }
 
+    /// Takes its parts of the queue, which are returned when they are dropped.
+    pub(crate) fn take_permits(&mut self) -> impl Sized + Send + use<> {
+        std::mem::take(&mut self.permits)
+    }
+
     /// Bytes that count against the byte limit of the admission.
     pub fn memory_bytes(&self) -> usize {
         self.batch.memory_bytes() + self.dead.iter().map(dead_letter_bytes).sum::<usize>()

@@ -235,8 +235,13 @@ def traffic(board):
         "cps",
     )
     board.graph(
-        "Dead letters by reason", "Messages and readings added to dead_letters within an hour.",
-        [(f"sum by (instance, reason) (increase(hourbucket_dead_letters_total{S}[1h])) > 0", "{{instance}} {{reason}}")], "short",
+        "Dead letters by reason",
+        "Messages and readings added to dead_letters within an hour; postponed: waiting in the journal, because they come too fast.",
+        [
+            (f"sum by (instance, reason) (increase(hourbucket_dead_letters_total{S}[1h])) > 0", "{{instance}} {{reason}}"),
+            (f"hourbucket_dead_letters_postponed{S} > 0", "{{instance}} postponed"),
+        ],
+        "short",
         alerts=["HourbucketDeadLetters"], min=0,
     )
     board.graph(

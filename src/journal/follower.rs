@@ -12,17 +12,15 @@
 //! age of a chunk.
 
 use std::collections::VecDeque;
-use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::task::JoinHandle;
 
-use super::error::{Damage, JournalFailure};
-use super::reader::{FrameReader, Step};
-use super::segment::{Frame, FrameFault, HEADER_BYTES, Payload};
-use super::segment_info::SegmentInfo;
+use super::error::JournalFailure;
+use super::read_back::{Position, Read, ReadLimits, SegmentReader, read_back};
+use super::second_reader::SecondReader;
 use super::shared::Shared;
 use super::tracker::{Appended, EntryKind, Place, TrackedEntry};
 use crate::ack::Ack;
@@ -35,8 +33,6 @@ const CHUNK_BYTES: usize = 8 << 20;
 const CHUNK_MS: u64 = 250;
 /// A chunk is closed if no entry follows within this time.
 const CHUNK_IDLE: Duration = Duration::from_millis(50);
-/// Bytes read from the segments per call. A larger entry is read whole.
-const READ_BYTES: usize = 1 << 20;
 
 /// An entry of the journal, as returned by [`Follower::next`].
 #[derive(Debug)]
@@ -53,6 +49,8 @@ pub struct JournalEntry {
     pub replayed: bool,
     /// Time of the append, in milliseconds since 1970.
     pub wall_ms: i64,
+    /// Where it begins, for [`SecondReader`].
+    pub position: Position,
 }
 
 /// The chunk that receives further entries.
@@ -61,20 +59,6 @@ struct Open {
     ack: Ack,
     bytes: usize,
     first_at: Appended,
-}
-
-/// Entries read from the segments.
-struct Read {
-    items: Vec<TrackedEntry>,
-    /// Position of the next entry.
-    next_seq: u64,
-    place: Place,
-    reader: Option<SegmentReader>,
-}
-
-struct SegmentReader {
-    segment: u64,
-    frames: FrameReader,
 }
 
 enum Pulled {
@@ -87,8 +71,7 @@ enum Pulled {
 /// Returns the entries, each once. A journal has exactly one follower.
 pub struct Follower {
     shared: Arc<Shared>,
-    next_seq: u64,
-    place: Place,
+    next: Position,
     ready: VecDeque<JournalEntry>,
     reader: Option<SegmentReader>,
     reading: Option<JoinHandle<Result<Read, JournalFailure>>>,
@@ -100,7 +83,7 @@ pub struct Follower {
 impl std::fmt::Debug for Follower {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Follower")
-            .field("next_seq", &self.next_seq)
+            .field("next_seq", &self.next.next_seq)
             .finish_non_exhaustive()
     }
 }
@@ -111,8 +94,7 @@ impl Follower {
         let ready = VecDeque::new();
         Follower {
             shared,
-            next_seq,
-            place,
+            next: Position { next_seq, place },
             ready,
             reader: None,
             reading: None,
@@ -122,13 +104,16 @@ impl Follower {
         }
     }
 
+    /// Reads dead letters again that were returned.
+    pub fn second_reader(&self) -> SecondReader {
+        SecondReader::new(self.shared.clone())
+    }
+
     /// Waits for the next entry. `None` if the journal is closed and all entries were returned, or
     /// if it cannot be read back (then a [`JournalFailure`] was reported). Cancel-safe.
     pub async fn next(&mut self) -> Option<JournalEntry> {
         loop {
-            let handed_to = self.ready.front().map_or(self.next_seq, |entry| entry.seq);
-            self.shared.handed_to.store(handed_to, Ordering::Release);
-            if let Some(entry) = self.ready.pop_front() {
+            if let Some(entry) = self.next_ready() {
                 return Some(entry);
             }
             if let Some(reading) = &mut self.reading {
@@ -152,6 +137,16 @@ impl Follower {
         }
     }
 
+    /// The next entry that is ready. That it is requested shows that those before it are handed over.
+    fn next_ready(&mut self) -> Option<JournalEntry> {
+        let handed_to = self
+            .ready
+            .front()
+            .map_or(self.next.next_seq, |entry| entry.seq);
+        self.shared.handed_to.store(handed_to, Ordering::Release);
+        self.ready.pop_front()
+    }
+
     /// Waits for entries, and closes the open chunk after [`CHUNK_IDLE`].
     async fn wait(&mut self) {
         let more = self.shared.data.notified();
@@ -166,14 +161,14 @@ impl Follower {
     /// and simulations. Do not mix with [`Follower::next`].
     pub fn next_now(&mut self) -> Option<JournalEntry> {
         loop {
-            if let Some(entry) = self.ready.pop_front() {
+            if let Some(entry) = self.next_ready() {
                 return Some(entry);
             }
             match self.pull() {
                 Pulled::Ready => {}
                 Pulled::NotInTail => {
-                    let chunk =
-                        read_chunk(&self.shared, self.next_seq, self.place, self.reader.take());
+                    let reader = self.reader.take();
+                    let chunk = read_back(&self.shared, self.next, reader, ReadLimits::ALL);
                     self.take_chunk(chunk);
                 }
                 Pulled::Nothing | Pulled::Ended => {
@@ -189,27 +184,21 @@ impl Follower {
         if self.failed {
             return Pulled::Ended;
         }
+        let next_seq = self.next.next_seq;
         let items = {
             let mut state = self.shared.state();
-            if self.next_seq >= state.synced_to {
+            if next_seq >= state.synced_to {
                 return if state.closed {
                     Pulled::Ended
                 } else {
                     Pulled::Nothing
                 };
             }
-            if state
-                .tail
-                .first_seq()
-                .is_none_or(|first| first > self.next_seq)
-            {
+            if state.tail.first_seq().is_none_or(|first| first > next_seq) {
                 return Pulled::NotInTail;
             }
-            state.tail.take(self.next_seq, PULL_BYTES)
+            state.tail.take(next_seq, PULL_BYTES)
         };
-        if let Some(last) = items.last() {
-            (self.next_seq, self.place) = (last.seq + 1, last.place);
-        }
         self.hand_out(items);
         Pulled::Ready
     }
@@ -220,28 +209,28 @@ impl Follower {
         let in_tail = state
             .tail
             .first_seq()
-            .is_some_and(|first| first <= self.next_seq);
-        !self.failed && self.next_seq < state.synced_to && !in_tail
+            .is_some_and(|first| first <= self.next.next_seq);
+        !self.failed && self.next.next_seq < state.synced_to && !in_tail
     }
 
     /// Reads the next entries while the previous ones are returned.
     fn read_ahead(&mut self) {
         let shared = self.shared.clone();
-        let next_seq = self.next_seq;
-        let place = self.place;
+        let next = self.next;
         let reader = self.reader.take();
         self.reading = Some(tokio::task::spawn_blocking(move || {
-            read_chunk(&shared, next_seq, place, reader)
+            read_back(&shared, next, reader, ReadLimits::ALL)
         }));
     }
 
     fn take_chunk(&mut self, read: Result<Read, JournalFailure>) {
         match read {
             Ok(read) => {
-                (self.next_seq, self.place, self.reader) = (read.next_seq, read.place, read.reader);
+                self.reader = read.reader;
                 self.hand_out(read.items);
+                self.next = read.next;
                 // Skips gaps at the end, which have no entries to acknowledge.
-                self.shared.state().tracker.skip_to(self.next_seq);
+                self.shared.state().tracker.skip_to(self.next.next_seq);
             }
             Err(broken) => {
                 self.failed = true;
@@ -250,18 +239,24 @@ impl Follower {
         }
     }
 
-    /// Adds entries to the open chunk, or to a new one.
+    /// Adds the next entries to the open chunk, or to a new one.
     fn hand_out(&mut self, items: Vec<TrackedEntry>) {
         let new_from = self.shared.replay.1;
         for item in items {
             let ack = self.chunk_for(&item);
             let replayed = item.seq < new_from;
+            let next = Position {
+                next_seq: item.seq + 1,
+                place: item.place,
+            };
+            let position = std::mem::replace(&mut self.next, next);
             self.ready.push_back(JournalEntry {
                 seq: item.seq,
                 replayed,
                 kind: item.kind,
                 ack,
                 wall_ms: item.at.wall_ms,
+                position,
             });
         }
     }
@@ -312,123 +307,4 @@ impl Drop for Follower {
     fn drop(&mut self) {
         self.close_chunk();
     }
-}
-
-/// The segment that holds the frame at `place`, or the next one if `place` is the end of its
-/// segment.
-fn locate(shared: &Shared, place: Place) -> Option<(SegmentInfo, u64)> {
-    let state = shared.state();
-    let here = state
-        .segments
-        .iter()
-        .find(|s| s.number == place.segment && place.offset < s.data_end);
-    let next = || {
-        state
-            .segments
-            .iter()
-            .find(|s| s.number > place.segment)
-            .map(|s| (s.clone(), HEADER_BYTES))
-    };
-    here.map(|s| (s.clone(), place.offset)).or_else(next)
-}
-
-/// The synced frames of a segment from `offset` on. Continues the previous reader if it is there.
-fn frames_from(
-    shared: &Shared,
-    segment: &SegmentInfo,
-    offset: u64,
-    previous: Option<SegmentReader>,
-) -> io::Result<FrameReader> {
-    let mut frames = match previous {
-        Some(r) if r.segment == segment.number && r.frames.offset() == offset => r.frames,
-        _ => {
-            let file = shared.fs.open(&segment.path, false)?;
-            FrameReader::new(file, segment.coding, offset, segment.data_end)
-        }
-    };
-    frames.set_limit(segment.data_end);
-    Ok(frames)
-}
-
-/// The entry of a frame; `None` if it has none.
-fn entry_kind(frame: &Frame<'_>) -> Result<Option<EntryKind>, FrameFault> {
-    Ok(match Payload::decode(frame)? {
-        Payload::Readings(batch) => Some(EntryKind::Readings(Arc::new(batch))),
-        Payload::Dead(dead_letters) => Some(EntryKind::Dead(dead_letters)),
-        Payload::Gap => None,
-    })
-}
-
-/// Reads synced entries from `next_seq` on, whose frame is at `place`. Blocks.
-fn read_chunk(
-    shared: &Shared,
-    mut next_seq: u64,
-    mut place: Place,
-    mut reader: Option<SegmentReader>,
-) -> Result<Read, JournalFailure> {
-    let mut items = Vec::new();
-    let mut bytes = 0;
-    while bytes < READ_BYTES {
-        let Some((segment, offset)) = locate(shared, place) else {
-            break;
-        };
-        let path = segment.path.clone();
-        let read_error = |source| JournalFailure::Read {
-            path: path.clone(),
-            source,
-        };
-        let mut frames =
-            frames_from(shared, &segment, offset, reader.take()).map_err(read_error)?;
-        while bytes < READ_BYTES && frames.offset() < segment.data_end {
-            let at = frames.offset();
-            let damaged = |fault| {
-                JournalFailure::Damaged(Damage::Frame {
-                    path: path.clone(),
-                    offset: at,
-                    seq: next_seq,
-                    fault,
-                })
-            };
-            let (frame, end) = match frames.next().map_err(read_error)? {
-                Step::Frame(_, frame) => (frame, at + frame.span()),
-                Step::Fault(fault) => return Err(damaged(fault)),
-            };
-            let expected = next_seq;
-            let found = frame.head.seq;
-            if found != expected && !(found < expected && frame.next_seq() > expected) {
-                return Err(damaged(FrameFault::Sequence { expected, found }));
-            }
-            let kind = entry_kind(&frame).map_err(damaged)?;
-            bytes += frame.payload.len();
-            next_seq = frame.next_seq();
-            place = Place {
-                segment: segment.number,
-                offset: end,
-            };
-            let seq = found;
-            let at = segment.coding.appended(&frame.head);
-            let bytes = frame.payload.len();
-            items.extend(kind.map(|kind| TrackedEntry {
-                seq,
-                kind,
-                at,
-                bytes,
-                place,
-            }));
-        }
-        place = Place {
-            segment: segment.number,
-            offset: frames.offset(),
-        };
-        reader = Some(SegmentReader {
-            segment: segment.number,
-            frames,
-        });
-    }
-    Ok(Read {
-        items,
-        next_seq,
-        place,
-        reader,
-    })
 }

@@ -8,8 +8,8 @@
 //! **Parts.** `segment` defines the format (pure). `reader` and `recovery` read it. `writer`
 //! appends. `segment_manager` does the slow work: preparing segments, recycling stored ones,
 //! writing the checkpoint. `tracker` records which entries are stored (pure). `follower` passes the
-//! entries to the router. `inspect` and `repair` have the operator's tools. [`fs`] is the file
-//! system, real or in memory.
+//! entries to the router, which can read dead letters again (`second_reader`); both use `read_back`.
+//! `inspect` and `repair` have the operator's tools. [`fs`] is the file system, real or in memory.
 //!
 //! **Life of an entry.** The writer takes an [`IngestBatch`] from admission's channel together with
 //! all others that wait there, up to 4 MiB. A small group waits up to `journal.commit_delay` for
@@ -56,9 +56,11 @@ mod error;
 mod follower;
 pub mod fs;
 mod inspect;
+mod read_back;
 mod reader;
 mod recovery;
 mod repair;
+mod second_reader;
 mod segment;
 mod segment_files;
 mod segment_info;
@@ -73,8 +75,10 @@ mod writer;
 pub use error::{Damage, JournalError, JournalFailure, JournalFull};
 pub use follower::{Follower, JournalEntry};
 pub use inspect::{Report, SegmentReport, check, inspect};
+pub use read_back::Position;
 pub use recovery::TornTail;
 pub use repair::{Salvaged, salvage};
+pub use second_reader::SecondReader;
 pub use segment::{FrameFault, HeaderFault};
 pub use shared::OnBroken;
 pub use stats::JournalStats;

@@ -243,6 +243,13 @@ impl Shared {
         self.data.notify_one();
     }
 
+    pub(super) fn is_crowded(&self) -> bool {
+        let state = self.state();
+        let unstored_bytes = state.unstored_bytes(state.tracker.unstored_from());
+        let backlog_bytes = state.unstored_bytes(self.handed_to.load(Ordering::Acquire));
+        unstored_bytes > self.max_bytes / 4 * 3 && backlog_bytes < unstored_bytes / 2
+    }
+
     pub(super) fn stats(&self) -> JournalStats {
         let state = self.state();
         let (from, to) = self.replay;

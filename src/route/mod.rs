@@ -2,12 +2,17 @@
 //! to the shard that owns its sensor.
 //!
 //! A full shard blocks the router, and with it everything upstream: the journal is the buffer then,
-//! or admission with `ack = "stored"`. Dead letters go to a separate task. An acknowledgement is
-//! split over the shards involved; the router delivers its own part once everything is sent.
+//! or admission with `ack = "stored"`. Dead letters go to a separate task, and block nothing
+//! (`postponed`). An acknowledgement is split over the shards involved; the router delivers its own
+//! part once everything is sent.
 
 pub mod oldest;
+mod postponed;
 
 use std::sync::Arc;
+
+use tokio::sync::mpsc;
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::accumulate::{ShardBatch, ShardClosed, ShardHandle};
 use crate::ack::Ack;
@@ -17,6 +22,7 @@ use crate::journal::{EntryKind, Follower};
 use crate::model::{Clock, DeadLetter, ReadingBatch};
 use crate::telemetry::metrics::{self, Source};
 use oldest::Oldest;
+use postponed::Postponed;
 
 /// The router's task and its outputs.
 #[derive(Debug)]
@@ -56,6 +62,7 @@ impl Router {
     /// # Errors
     /// A shard's task has ended.
     pub async fn follow(self, mut follower: Follower) -> Result<(), RouteError> {
+        let postponed = Postponed::start(follower.second_reader(), self.dead.clone());
         while let Some(entry) = follower.next().await {
             match entry.kind {
                 EntryKind::Readings(batch) => {
@@ -66,10 +73,18 @@ impl Router {
                     entry.ack.delivered();
                 }
                 EntryKind::Dead(dead_letters) => {
-                    self.dead_letters(dead_letters.to_vec(), entry.ack).await
+                    let n = dead_letters.len() as u64;
+                    let is_sent = postponed.is_empty()
+                        && self.dead.try_send_one(dead_letters, &entry.ack).is_ok();
+                    if is_sent {
+                        entry.ack.delivered();
+                    } else {
+                        postponed.add(entry.position, entry.seq, n, entry.ack);
+                    }
                 }
             }
         }
+        postponed.finish().await;
         Ok(())
     }
 
@@ -84,23 +99,30 @@ impl Router {
         oldest: Arc<Oldest>,
         clock: Arc<dyn Clock>,
     ) -> Result<(), RouteError> {
-        while let Some(ingest_batch) = ingest_batches.recv().await {
+        let (waiting, in_order) = mpsc::unbounded_channel();
+        let send = send_in_order(in_order, self.dead.clone());
+        let send = AbortOnDropHandle::new(tokio::spawn(send));
+        while let Some(mut ingest_batch) = ingest_batches.recv().await {
+            let has_dead = !ingest_batch.dead.is_empty();
+            let permits = has_dead.then(|| ingest_batch.take_permits());
             let (batch, dead, ack) = ingest_batch.into_parts();
             let ack = oldest.watch(ack, clock.now().mono_ms);
             if !batch.is_empty() {
                 self.readings(Arc::new(batch), &ack, self.repeats).await?;
             }
-            if dead.is_empty() {
+            if !has_dead {
                 ack.delivered();
-            } else {
-                self.dead_letters(dead, ack).await;
+                continue;
+            }
+            match self.dead.try_send_one(dead, &ack) {
+                Ok(()) => ack.delivered(),
+                // It fails only if the task has panicked; then the sender sends again.
+                Err(dead) => drop(waiting.send((dead, ack, permits))),
             }
         }
+        drop(waiting);
+        let _ = send.await;
         Ok(())
-    }
-
-    async fn dead_letters(&self, dead_letters: Vec<DeadLetter>, ack: Ack) {
-        self.dead.send_one(dead_letters, ack).await;
     }
 
     async fn readings(
@@ -122,6 +144,18 @@ impl Router {
             }
         }
         Ok(())
+    }
+}
+
+/// Sends dead letters for which there was no room, each as soon as there is. Until then they take
+/// their part of admission's queue.
+async fn send_in_order<P>(
+    mut waiting: mpsc::UnboundedReceiver<(Vec<DeadLetter>, Ack, P)>,
+    dead: DeadLetters,
+) {
+    while let Some((dead_letters, ack, permits)) = waiting.recv().await {
+        dead.send_one(dead_letters, ack).await;
+        drop(permits);
     }
 }
 

@@ -162,7 +162,10 @@ pub const METRICS: &[Metric] = &[
     gauge("hourbucket_dead_letters_max_bytes", &[], "bytes", "Value of dead_letters.max_bytes."),
     counter("hourbucket_dead_letters_dropped_total", &["cause"], "letters", "Dead letters removed \
         because the collection reached its limit (limit), or discarded because MongoDB rejected \
-        them (refused)."),
+        them (refused), or because they came faster than it stored them until the journal \
+        was three quarters full (behind)."),
+    gauge("hourbucket_dead_letters_postponed", &[], "letters", "Dead letters that wait in the \
+        journal, because they come faster than MongoDB stores them. Readings pass them."),
     counter("hourbucket_catalog_updates_total", &["result"], "updates", "Updates of sensor_catalog, by result; written includes those that changed nothing."),
     gauge("hourbucket_sensors_known", &[], "sensors", "Sensors in sensor_catalog; absent until it \
         is read."),

@@ -126,9 +126,10 @@ fn start_at_zero() {
     for reason in ["store_rejected", "quarantined", "readings_removed"] {
         rejected(Source::Store, reason, 0);
     }
-    for cause in ["limit", "refused"] {
+    for cause in ["limit", "refused", "behind"] {
         dead_letters_dropped(cause, 0);
     }
+    dead_letters_postponed(0);
     readings_in_flight(0);
     oldest_unstored_seconds(0.0);
     flush_age_seconds(0.0);
@@ -354,7 +355,11 @@ pub(crate) fn dead_letter(reason: &str, n: u64) {
     counter!("hourbucket_dead_letters_total", "reason" => reason.to_owned()).increment(n);
 }
 
-/// `cause` is `limit` or `refused`.
+pub(crate) fn dead_letters_postponed(n: u64) {
+    gauge!("hourbucket_dead_letters_postponed").set(n as f64);
+}
+
+/// `cause` is `limit`, `refused` or `behind`.
 pub(crate) fn dead_letters_dropped(cause: &'static str, n: u64) {
     counter!("hourbucket_dead_letters_dropped_total", "cause" => cause).increment(n);
 }

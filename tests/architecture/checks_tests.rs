@@ -51,7 +51,7 @@ fn a_name_that_a_module_may_not_name_is_found() {
         (
             "src/route/mod.rs",
             "use crate::journal::Journal;",
-            "journal(Follower|EntryKind)",
+            "journal(EntryKind|Follower|Position|SecondReader)",
         ),
         (
             "src/accumulate/task.rs",

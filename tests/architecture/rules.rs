@@ -78,7 +78,7 @@ pub(crate) const MAY_NAME: &[(&str, &[&str])] = &[
             "model",
             "ack",
             "admission",
-            "journal(Follower|EntryKind)",
+            "journal(EntryKind|Follower|Position|SecondReader)",
             "accumulate(ShardBatch|ShardHandle|ShardClosed)",
             "dead_letters(DeadLetters)",
             "config",

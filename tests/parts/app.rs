@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,10 +11,12 @@ use hourbucket::app::Service;
 use hourbucket::config::{AckMode, Config};
 use hourbucket::model::SystemClock;
 use hourbucket::shutdown::ExitReason;
-use hourbucket::store::memory::{Fault, MemoryStore, Script};
+use hourbucket::store::memory::{Fault, MemoryStore, Script, Verdict};
 use tokio::sync::oneshot;
 
 const PATIENCE: Duration = Duration::from_secs(30);
+/// Of 1 MB each: more than the dead letters in memory, 16 MiB.
+const MESSAGES: usize = 24;
 
 /// A service that writes immediately, on free ports; the directory holds its journal.
 async fn service(ack: AckMode, script: Script) -> (Service, Arc<MemoryStore>, tempfile::TempDir) {
@@ -33,15 +36,19 @@ async fn service(ack: AckMode, script: Script) -> (Service, Arc<MemoryStore>, te
 }
 
 async fn post(url: String) -> Option<u16> {
+    post_to(
+        format!("{url}/v1/readings"),
+        "{\"sensor_id\":\"S1\",\"t\":1}".into(),
+    )
+    .await
+}
+
+async fn post_to(url: String, body: String) -> Option<u16> {
     let send = move || {
         let agent = agent();
-        let request = agent
-            .post(format!("{url}/v1/readings"))
-            .header("content-type", "application/json");
-        request
-            .send("{\"sensor_id\":\"S1\",\"t\":1}")
-            .ok()
-            .map(|answer| answer.status().as_u16())
+        let request = agent.post(url).header("content-type", "application/json");
+        let answer = request.send(body).ok();
+        answer.map(|answer| answer.status().as_u16())
     };
     tokio::task::spawn_blocking(send).await.unwrap()
 }
@@ -147,5 +154,61 @@ async fn a_rejected_reading_is_a_stored_dead_letter_before_it_is_acknowledged() 
             (&line["sensor_id"], &line["values"]["t"]),
             (&"S1".into(), &1.into())
         );
+    }
+}
+
+/// Messages that cannot be decoded come while the collection `dead_letters` stores none. They take
+/// more memory than dead letters may have, and must not delay a reading.
+#[tokio::test(flavor = "multi_thread")]
+async fn readings_pass_dead_letters_for_which_there_is_no_room() {
+    for ack in [AckMode::Journal, AckMode::Stored] {
+        let (service, store, _dir) = service(ack, Box::new(|| (Fault::None, Duration::ZERO))).await;
+        store.set_judge(Box::new(|_| Verdict::Fails));
+        let url = format!("http://{}", service.http_addr.unwrap());
+        let (stop, stopped) = oneshot::channel::<()>();
+        let running = tokio::spawn(service.run_until(async {
+            let _ = stopped.await;
+            "the test"
+        }));
+        let mut messages = vec![];
+        for n in 0..MESSAGES {
+            let body = format!("{{{n} {}", "x".repeat(1_000_000));
+            let message = post_to(format!("{url}/v1/hooks/json?sensor_id=S1"), body);
+            if ack == AckMode::Journal {
+                assert_eq!(message.await, Some(202));
+            } else {
+                messages.push(tokio::spawn(message));
+            }
+        }
+        let stored = async {
+            while post(url.clone()).await != Some(200) {}
+            while store.pages().readings().count() == 0 {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, stored)
+            .await
+            .expect("a reading waits behind dead letters");
+        assert_eq!(store.pages().dead.len(), 0);
+        store.set_judge(Box::new(|_| Verdict::Takes));
+        for message in messages {
+            assert_eq!(message.await.unwrap(), Some(202));
+        }
+        let all = async {
+            while store.pages().dead.len() < MESSAGES {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, all)
+            .await
+            .expect("dead letters are missing");
+        stop.send(()).unwrap();
+        assert_eq!(running.await.unwrap(), ExitReason::Clean);
+        let dead = &store.pages().dead;
+        let numbers: BTreeSet<&[u8]> = dead
+            .iter()
+            .map(|dead_letter| &dead_letter.payload[..4])
+            .collect();
+        assert_eq!((dead.len(), numbers.len()), (MESSAGES, MESSAGES));
     }
 }

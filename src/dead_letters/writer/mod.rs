@@ -3,8 +3,8 @@
 //!
 //! **Memory.** A delivery waits in [`DeadLetters::send`] until its bytes fit into
 //! [`IN_FLIGHT_BYTES_MAX`], and releases them when all its dead letters are stored. So the dead
-//! letters in memory are bounded in bytes while MongoDB is unavailable. Further callers wait; the
-//! journal is the buffer.
+//! letters in memory are bounded in bytes while MongoDB is unavailable. Shards wait for room; the
+//! router leaves the dead letters of senders in the journal until there is room ([`crate::route`]).
 //!
 //! **A batch that fails** is retried after a backoff, without a permit meanwhile. If one dead
 //! letter may have caused the failure (no answer in time, or an error for the batch as a whole),
@@ -20,8 +20,8 @@
 //!   with acknowledged readings stay. One without an answer stays at the front of the queue, since
 //!   data must not be lost because the store does not answer.
 //!
-//! **A collection that stores nothing** must not stop the readings, which wait behind dead letters
-//! that find no room. If that has lasted for [`FAILING_AFTER`], and it is the collection's own
+//! **A collection that stores nothing** must not fill the journal, nor stop a shard that has dead
+//! letters with readings. If that has lasted for [`FAILING_AFTER`], and it is the collection's own
 //! fault, dead letters of senders are given up in the same way until at most [`RETRY_BYTES_MAX`]
 //! wait. It is its own fault:
 //! - if it answers with errors (missing rights, for example), and page writes do not fail;
@@ -105,6 +105,12 @@ impl QueuedDeadLetter {
     }
 }
 
+/// The part of [`IN_FLIGHT_BYTES_MAX`] that they need.
+fn room_for(dead_letters: &[DeadLetter]) -> u32 {
+    let bytes: usize = dead_letters.iter().map(DeadLetter::memory_bytes).sum();
+    bytes.min(IN_FLIGHT_BYTES_MAX) as u32
+}
+
 fn memory_bytes(queue: &VecDeque<QueuedDeadLetter>) -> usize {
     queue.iter().map(|l| l.dead_letter.memory_bytes()).sum()
 }
@@ -141,8 +147,7 @@ impl DeadLetters {
         if dead_letters.is_empty() {
             return acks.delivered();
         }
-        let bytes: usize = dead_letters.iter().map(DeadLetter::memory_bytes).sum();
-        let wanted = bytes.min(IN_FLIGHT_BYTES_MAX) as u32;
+        let wanted = room_for(&dead_letters);
         // The semaphore is never closed, and the receiver lives as long as the service. After its
         // end the acknowledgements are dropped, which reports *not delivered*.
         let Ok(room) = self.room.clone().acquire_many_owned(wanted).await else {
@@ -152,6 +157,29 @@ impl DeadLetters {
             .deliveries
             .send((dead_letters, Delivery { acks, room }))
             .await;
+    }
+
+    /// Sends dead letters if there is room for them now. Part of `ack` is delivered when the store
+    /// has them.
+    ///
+    /// # Errors
+    /// There is no room: the dead letters.
+    pub(crate) fn try_send_one(
+        &self,
+        dead_letters: Vec<DeadLetter>,
+        ack: &Ack,
+    ) -> Result<(), Vec<DeadLetter>> {
+        let wanted = room_for(&dead_letters);
+        let Ok(place) = self.deliveries.try_reserve() else {
+            return Err(dead_letters);
+        };
+        let Ok(room) = self.room.clone().try_acquire_many_owned(wanted) else {
+            return Err(dead_letters);
+        };
+        let mut acks = Acks::default();
+        acks.join(ack);
+        place.send((dead_letters, Delivery { acks, room }));
+        Ok(())
     }
 
     /// Like [`DeadLetters::send`], for one acknowledgement.

@@ -187,6 +187,32 @@ fn a_full_disk_closes_admission_until_there_is_space() {
     world.open();
 }
 
+/// The journal is crowded only by what the router has taken: a backlog drains by itself.
+#[test]
+fn a_journal_is_crowded_if_one_old_entry_keeps_what_is_handed_over() {
+    let mut world = World::new(32 << 10, 512 << 10, 2000);
+    world.open();
+    let is_crowded = |world: &World| {
+        let opened = world.opened.as_ref().unwrap();
+        opened.follower.second_reader().is_crowded()
+    };
+    let bytes_max = world.stats().bytes_max;
+    while world.stats().unstored_bytes <= bytes_max / 4 * 3 {
+        assert!(!is_crowded(&world));
+        world.append(&[(300, true)]);
+        assert!(world.stats().full.is_none(), "{:?}", world.stats());
+    }
+    assert!(!is_crowded(&world), "nothing is handed over");
+    while world.take_one().is_some() {}
+    assert!(is_crowded(&world));
+    while world.held.len() > 1 {
+        let (key, ack) = world.held.remove(0);
+        world.due.remove(&key);
+        ack.delivered();
+    }
+    assert!(!is_crowded(&world), "only the newest is left");
+}
+
 #[test]
 fn a_full_journal_opens_when_a_segment_is_stored() {
     let mut world = World::new(8192, 32 << 10, 4000);

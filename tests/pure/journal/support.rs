@@ -13,7 +13,7 @@ use hourbucket::config;
 use hourbucket::journal::fs::memory::Crash;
 use hourbucket::journal::fs::{Fs, MemFs};
 use hourbucket::journal::{
-    EntryKind, Journal, JournalDeps, JournalEntry, JournalError, OpenedJournal,
+    EntryKind, Journal, JournalDeps, JournalEntry, JournalError, OpenedJournal, Position,
 };
 use hourbucket::model::{BatchBuilder, Clock, DeadLetter, Now, ReadingBatch, ValueRef};
 
@@ -150,6 +150,8 @@ pub(crate) struct World {
     /// Entries from the follower that the test has not reported as stored.
     pub(crate) held: Vec<(Key, Ack)>,
     last_seq: u64,
+    /// The entries with dead letters that were taken since the start, by their sequence.
+    dead_taken: BTreeMap<u64, (u64, Position)>,
 }
 
 impl World {
@@ -174,6 +176,7 @@ impl World {
             gone: BTreeSet::new(),
             held: Vec::new(),
             last_seq: 0,
+            dead_taken: BTreeMap::new(),
         }
     }
 
@@ -203,6 +206,7 @@ impl World {
 
     pub(crate) fn verify_replay(&mut self) {
         self.last_seq = 0;
+        self.dead_taken.clear();
         let mut back = BTreeSet::new();
         while let Some((key, seq, replayed)) = self.take_one() {
             assert!(replayed, "{key:?} is from an earlier run");
@@ -332,6 +336,9 @@ impl World {
             self.last_seq
         );
         self.last_seq = entry.seq;
+        if key.1 {
+            self.dead_taken.insert(entry.seq, (key.0, entry.position));
+        }
         self.held.push((key, entry.ack));
         Some((key, entry.seq, entry.replayed))
     }
@@ -353,9 +360,42 @@ impl World {
     pub(crate) fn store(&mut self, i: usize) {
         if !self.held.is_empty() {
             let (key, ack) = self.held.swap_remove(i % self.held.len());
+            if key.1 && !self.fs.frozen() {
+                self.verify_second_read(key.0);
+            }
             self.due.remove(&key);
             ack.delivered();
         }
+    }
+
+    /// As long as an entry is not stored, it and all later ones that were taken can be read again.
+    fn verify_second_read(&self, id: u64) {
+        let mut taken = self.dead_taken.iter();
+        let Some((&first, &(_, mut from))) = taken.find(|(_, (taken, _))| *taken == id) else {
+            return;
+        };
+        let expected: Vec<_> = self
+            .dead_taken
+            .range(first..)
+            .map(|(_, (id, _))| *id)
+            .collect();
+        let mut second_reader = self.opened.as_ref().unwrap().follower.second_reader();
+        let mut read = vec![];
+        loop {
+            let (entries, rest) = match second_reader.dead_letters_now(from, self.last_seq) {
+                Ok(read) => read,
+                Err(_) if self.fs.frozen() => return,
+                Err(error) => panic!("{error}"),
+            };
+            for dead_letters in entries {
+                let id = dead_letters[0].received_at_ms as u64;
+                assert_eq!(dead_letters, [dead_letter(id)]);
+                read.push(id);
+            }
+            let Some(rest) = rest else { break };
+            from = rest;
+        }
+        assert_eq!(read, expected, "read again from {first} on");
     }
 
     pub(crate) fn tick(&mut self) {
