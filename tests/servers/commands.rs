@@ -17,6 +17,7 @@ use crate::support::block_on;
 use crate::support::http_client::agent;
 use crate::support::mongod::{Mongod, unique_database};
 use crate::support::mosquitto::Mosquitto;
+use crate::support::seed::{self, START};
 use crate::support::service::Service;
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -251,6 +252,42 @@ fn reconcile_and_convert_refuse_another_span_and_a_newer_schema() {
         assert_eq!(code, 2, "{text}");
         assert!(text.contains("newer hourbucket"), "{text}");
     }
+}
+
+/// Days of two zones overlap, so a repair with another zone would store readings in two days.
+#[test]
+fn reconcile_and_convert_refuse_another_zone_and_change_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let database = unique_database("other_zone");
+    let config = |name: &str, zone: &str| {
+        let text = format!("[rollup]\ndays = true\nzone = \"{zone}\"\n");
+        std::fs::write(dir.path().join(name), text).unwrap();
+    };
+    config("utc.toml", "UTC");
+    config("berlin.toml", "Europe/Berlin");
+    let (code, text) = run(dir.path(), &database, &["init", "--config", "utc.toml"]);
+    assert_eq!(code, 0, "{text}");
+    let uri = Mongod::shared().uri();
+    let client = block_on(mongodb::Client::with_uri_str(&uri)).unwrap();
+    let db = client.database(&database);
+    let page = seed::page("S", START, 0, true, &seed::readings(START, 0..3));
+    let pages = db.collection::<Document>("sensor_buckets");
+    block_on(async { pages.insert_one(page).await.unwrap() });
+    let days = db.collection::<Document>("sensor_days");
+    let stored_days = || block_on(async { days.count_documents(doc! {}).await.unwrap() });
+    let check = ["reconcile", "--from", "2024-03-01", "--to", "2024-03-03"];
+    let repair = [&check[..], &["--repair"]].concat();
+    let commands: [&[&str]; 3] = [&check, &repair, &["convert", "--into", "bucket"]];
+    for command in commands {
+        let other = [command, &["--config", "berlin.toml"]].concat();
+        let (code, text) = run(dir.path(), &database, &other);
+        assert_eq!(code, 2, "{text}");
+        assert!(text.contains("has days of the zone \"UTC\""), "{text}");
+        assert_eq!(stored_days(), 0, "{command:?}");
+    }
+    let same = [&repair[..], &["--config", "utc.toml"]].concat();
+    let (code, text) = run(dir.path(), &database, &same);
+    assert_eq!((code, stored_days()), (0, 1), "{text}");
 }
 
 #[test]

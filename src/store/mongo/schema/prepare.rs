@@ -119,14 +119,19 @@ impl MongoStore {
         ))
     }
 
-    /// Refuses a database that was written with another span or by a newer version, for commands
-    /// that read or change buckets without preparing the database. Changes nothing.
+    /// Refuses a database that was written with another span or by a newer version, or that has
+    /// days of another zone, for commands that read or change buckets and days without preparing
+    /// the database. Changes nothing.
     ///
     /// # Errors
     /// What does not match, and what to do; or the server is unreachable.
     pub async fn check_metadata(&self) -> Result<(), SchemaError> {
         let setup = Setup::new(&self.db, &self.options);
-        metadata::check(&setup, self.options.span).await.map(|_| ())
+        metadata::check(&setup, self.options.span).await?;
+        match self.rollup {
+            Some(rollup) => days::check(&setup, rollup.zone).await,
+            None => Ok(()),
+        }
     }
 
     /// Determines the mode, and creates or updates the collections.
