@@ -42,14 +42,18 @@ pub(super) enum ClientError {
     NoToken(PathBuf),
     #[error("{}: no certificate in PEM format", .0.display())]
     NoCertificate(PathBuf),
-    #[error("--url {0}: expected http://HOST:PORT or https://HOST:PORT")]
-    Url(String),
+    /// Without the URL, which may contain a password.
+    #[error(
+        "--url: expected http://HOST:PORT or https://HOST:PORT; in USER:PASSWORD@ before the host \
+         the characters : / ? # [ ] @ % must be percent-encoded, such as %40 for @"
+    )]
+    Url,
 }
 
 pub(super) struct Client {
     agent: Agent,
     /// Without a slash at the end.
-    base: String,
+    url: String,
     authorization: Option<String>,
 }
 
@@ -62,11 +66,9 @@ impl Client {
         secure: bool,
         within: Option<Duration>,
     ) -> Result<Client, ClientError> {
-        let base = match &args.url {
-            Some(url) if url.starts_with("http://") || url.starts_with("https://") => {
-                url.trim_end_matches('/').to_owned()
-            }
-            Some(url) => return Err(ClientError::Url(url.clone())),
+        let url = match &args.url {
+            Some(url) if is_valid(url) => url.trim_end_matches('/').to_owned(),
+            Some(_) => return Err(ClientError::Url),
             None => format!(
                 "{}://{}",
                 if secure { "https" } else { "http" },
@@ -90,20 +92,15 @@ impl Client {
             .new_agent();
         Ok(Client {
             agent,
-            base,
+            url,
             authorization: authorization.map(|token| format!("Bearer {token}")),
         })
     }
 
-    /// The address of the service, for messages.
-    pub(super) fn base(&self) -> &str {
-        &self.base
-    }
-
-    /// The same, without a user and password, for files.
-    pub(super) fn base_without_user(&self) -> String {
-        let Some((scheme, rest)) = self.base.split_once("://") else {
-            return self.base.clone();
+    /// The address of the service for messages and files, without a user and password.
+    pub(super) fn base(&self) -> String {
+        let Some((scheme, rest)) = self.url.split_once("://") else {
+            return String::new();
         };
         let host_end = rest.find('/').unwrap_or(rest.len());
         let host_start = rest[..host_end].rfind('@').map_or(0, |at| at + 1);
@@ -117,7 +114,7 @@ impl Client {
     ) -> Result<ureq::http::Response<Body>, ureq::Error> {
         let mut request = self
             .agent
-            .post(format!("{}{path}", self.base))
+            .post(format!("{}{path}", self.url))
             .content_type("application/octet-stream");
         if let Some(authorization) = &self.authorization {
             request = request.header("authorization", authorization);
@@ -126,12 +123,31 @@ impl Client {
     }
 
     pub(super) fn get(&self, path: &str) -> Result<ureq::http::Response<Body>, ureq::Error> {
-        let mut request = self.agent.get(format!("{}{path}", self.base));
+        let mut request = self.agent.get(format!("{}{path}", self.url));
         if let Some(authorization) = &self.authorization {
             request = request.header("authorization", authorization);
         }
         request.call()
     }
+}
+
+/// Whether the parts of a URL are what they seem to be: an unescaped `/` in a password would make
+/// the user the host.
+fn is_valid(url: &str) -> bool {
+    let is_http = url.starts_with("http://") || url.starts_with("https://");
+    let Ok(uri) = url.parse::<ureq::http::Uri>() else {
+        return false;
+    };
+    let Some(authority) = uri.authority() else {
+        return false;
+    };
+    let named = authority.as_str().rsplit('@').next().unwrap_or_default();
+    let host = authority.host();
+    let is_host_and_port = match uri.port_u16() {
+        Some(port) => named == format!("{host}:{port}"),
+        None => named == host,
+    };
+    is_http && is_host_and_port && uri.query().is_none()
 }
 
 /// `text` as a part of a query.

@@ -252,7 +252,7 @@ impl<'a> Run<'a> {
         {
             return Err(ImportError::OtherOptions);
         }
-        let url = client.base_without_user();
+        let url = client.base();
         let mut state = known.unwrap_or_default();
         // Earlier versions did not record it.
         if let Some(before) = state.url.take().filter(|before| *before != url) {

@@ -4,6 +4,8 @@ use std::io::{IsTerminal, Write};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use crate::config::write_duration;
+
 /// Intervals between lines, on a terminal and elsewhere.
 const EVERY: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(10));
 
@@ -68,7 +70,8 @@ impl Progress {
     /// Says why nothing moves.
     pub(super) fn wait(&self, why: &str, pause: Duration) {
         let end = if self.terminal { "\r" } else { "" };
-        eprintln!("{end}{}: waiting {} s: {why}", self.name, pause.as_secs());
+        let pause = write_duration(pause);
+        eprintln!("{end}{}: waiting {pause}: {why}", self.name);
     }
 
     pub(super) fn end(&self) {

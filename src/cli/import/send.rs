@@ -7,6 +7,9 @@ use serde::Deserialize;
 use crate::cli::client::{Client, body_text, error_detail};
 
 const WAIT_MIN: Duration = Duration::from_secs(1);
+/// The least first wait, whatever the service asks for, such as `Retry-After: 0`. It doubles up to
+/// [`WAIT_MIN`].
+const ASKED_MIN: Duration = Duration::from_millis(100);
 const WAIT_MAX: Duration = Duration::from_secs(60);
 /// A batch of rejects has 1,000 of them at most.
 const ANSWER_BYTES_MAX: u64 = 16 << 20;
@@ -61,6 +64,7 @@ pub(super) fn post(
 ) -> Result<Sent, SendError> {
     let since = Instant::now();
     let mut wait = WAIT_MIN;
+    let mut asked_min = ASKED_MIN;
     loop {
         let (text, asked) = match client.post(path, body) {
             Ok(mut response) => match response.status().as_u16() {
@@ -79,10 +83,10 @@ pub(super) fn post(
             },
             Err(error) => (error.to_string(), None),
         };
-        let pause = asked.unwrap_or(wait).min(WAIT_MAX);
+        let pause = asked.unwrap_or(wait).clamp(asked_min, WAIT_MAX);
         if since.elapsed() + pause > patience {
             return Err(SendError::GaveUp {
-                base: client.base().to_owned(),
+                base: client.base(),
                 text,
                 after: since.elapsed(),
             });
@@ -90,6 +94,7 @@ pub(super) fn post(
         on_wait(&text, pause);
         std::thread::sleep(pause);
         wait = (wait * 2).min(WAIT_MAX);
+        asked_min = (asked_min * 2).min(WAIT_MIN);
     }
 }
 
@@ -106,7 +111,7 @@ fn answer(
 ) -> Result<Answer, SendError> {
     let text = body_text(response, ANSWER_BYTES_MAX);
     serde_json::from_str(&text).map_err(|_| {
-        let base = client.base().to_owned();
+        let base = client.base();
         let text = error_detail(&text);
         SendError::Refused { base, status, text }
     })

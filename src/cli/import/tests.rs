@@ -187,19 +187,65 @@ fn a_file_that_was_sent_to_another_service_is_refused_until_restart() {
 }
 
 #[test]
-fn a_password_in_the_url_is_not_recorded() {
+fn a_password_in_the_url_is_neither_recorded_nor_shown() {
     let dir = tempfile::tempdir().unwrap();
-    let path = file(&dir, "a.csv", "");
+    let path = file(&dir, "a.csv", "sensor_id,ts,t\nS1,1,1\n");
+    let arguments = |url: &str| {
+        let arguments = ["import", path.to_str().unwrap(), "--url", url];
+        Line::try_parse_from(arguments).unwrap().import
+    };
+    let listen = SocketAddr::from(([127, 0, 0, 1], 80));
     for (url, recorded) in [
         ("http://u:p@h:80/x/", "http://h:80/x"),
         ("https://h/x@y", "https://h/x@y"),
+        ("http://u:p@[::1]:80", "http://[::1]:80"),
     ] {
-        let arguments = ["import", path.to_str().unwrap(), "--url", url];
-        let options = Line::try_parse_from(arguments).unwrap().import;
-        let listen = SocketAddr::from(([127, 0, 0, 1], 80));
+        let options = arguments(url);
         let client = Client::new(&options.service, listen, false, None).unwrap();
-        assert_eq!(client.base_without_user(), recorded);
+        assert_eq!(client.base(), recorded);
     }
+    for url in [
+        "http://u:geheim/x@h",
+        "http://u:geheim?x@h",
+        "http://u:geheim@x@h",
+        "u:geheim@h",
+        "ftp://u:geheim@h",
+    ] {
+        let options = arguments(url);
+        let error = Client::new(&options.service, listen, false, None).err();
+        let text = error.unwrap().to_string();
+        assert!(
+            text.contains("--url: expected") && !text.contains("geheim"),
+            "{text}"
+        );
+    }
+    let server = serve(&[(401, "{}")]);
+    for addr in [server.addr, SocketAddr::from(([127, 0, 0, 1], 1))] {
+        let mut options = arguments(&format!("http://u:geheim@{addr}"));
+        options.patience = Duration::from_millis(10);
+        let client = Client::new(&options.service, listen, false, None).unwrap();
+        let run = Run::start(&options, &client, &path).and_then(Run::run);
+        let text = run.unwrap_err().to_string();
+        assert!(
+            text.contains(&addr.to_string()) && !text.contains("geheim"),
+            "{text}"
+        );
+        std::fs::remove_file(dir.path().join("a.csv.import")).unwrap();
+    }
+}
+
+#[test]
+fn a_service_that_asks_for_no_wait_is_not_asked_again_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = serve(&[(429, "{}"), (429, "{}"), (429, "{}")]);
+    let path = file(&dir, "a.lp", "a v=1 1\n");
+    let since = Instant::now();
+    server.import(&path, &[]).unwrap();
+    assert!(since.elapsed() >= Duration::from_millis(100 + 200 + 400));
+    let server = serve(&[(429, "{}"); 20]);
+    let options = ["--restart", "--patience", "500ms"];
+    server.import(&path, &options).unwrap_err();
+    assert_eq!(server.bodies().len(), 3);
 }
 
 #[test]
