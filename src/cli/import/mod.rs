@@ -37,7 +37,7 @@ use self::progress::Progress;
 use self::record::{Record, Records};
 use self::rows::{CsvArgs, MappingError};
 use self::send::{Answer, SendError, Sent};
-use self::source::{Input, SourceError};
+use self::source::{BOM_BYTES, Input, OpenFile, SourceError};
 use self::state::{State, StateError, StateFile};
 use super::client::{Client, ClientError, ServiceArgs, escaped};
 use super::output::{MAINTENANCE_FAILED, maintenance_failed, print_line};
@@ -126,6 +126,11 @@ enum ImportError {
     RecordTooLarge { line: u64, text: String },
     #[error("the file, which is one payload, is too large for the service: {0}")]
     PayloadTooLarge(String),
+    #[error(
+        "the file is one payload in this format, of at most {} MiB, and it is larger; nothing was \
+         sent; import it in parts, or as lines with --per-line", .0 >> 20
+    )]
+    PayloadBytes(u64),
     #[error("standard input can be read only once; name it once")]
     StandardTwice,
     #[error("it was begun with other options; repeat them, or begin again with --restart")]
@@ -240,8 +245,8 @@ impl<'a> Run<'a> {
             return Ok(Run::of(options, client, input, format));
         };
         // A file that cannot be read gets no state.
-        let progress = Progress::new(file, source::size(file)?);
-        let state_file = StateFile::hold(file, options.state_dir.as_deref())?;
+        let progress = Progress::new(path, file.size()?);
+        let state_file = StateFile::hold(path, options.state_dir.as_deref())?;
         let known = match options.restart {
             true => None,
             false => state_file.load(file)?,
@@ -328,13 +333,15 @@ impl<'a> Run<'a> {
             ..Batch::default()
         };
         loop {
-            let before = batch.end.1;
-            let next = records
-                .next(&mut batch.body)
-                .map_err(|error| ImportError::Read {
-                    line: before,
-                    error,
-                })?;
+            let next = match records.next(&mut batch.body) {
+                Ok(next) => next,
+                Err(error) => {
+                    let line = batch.end.1;
+                    // The records before the fault.
+                    self.send(batch)?;
+                    return Err(ImportError::Read { line, error });
+                }
+            };
             let Some(Record { line, end, reject }) = next else {
                 break;
             };
@@ -366,7 +373,7 @@ impl<'a> Run<'a> {
             return Ok(());
         }
         self.state.counted_after = 0;
-        let (offset, body) = self.read_from(0, PAYLOAD_BYTES_MAX)?;
+        let (offset, body) = self.payload_within(PAYLOAD_BYTES_MAX)?;
         let ends = body.iter().filter(|b| **b == b'\n').count() as u64;
         let lines = ends + u64::from(body.last().is_some_and(|b| *b != b'\n'));
         let answer = match self.post(&body)? {
@@ -377,6 +384,21 @@ impl<'a> Run<'a> {
         (self.state.offset, self.state.lines) = (offset + body.len() as u64, lines);
         self.state.last_line = lines;
         Ok(())
+    }
+
+    /// The whole content, and the offset at which it starts.
+    fn payload_within(&self, bytes_max: u64) -> Result<(u64, Vec<u8>), ImportError> {
+        let size = self.input.file().map(OpenFile::size).transpose()?.flatten();
+        // A large file is not read in vain.
+        let is_larger = size.is_some_and(|size| size > bytes_max.saturating_add(BOM_BYTES));
+        let (offset, body) = match is_larger {
+            true => return Err(ImportError::PayloadBytes(bytes_max)),
+            false => self.read_from(0, bytes_max + 1)?,
+        };
+        match body.len() as u64 > bytes_max {
+            true => Err(ImportError::PayloadBytes(bytes_max)),
+            false => Ok((offset, body)),
+        }
     }
 
     /// Up to `bytes_max` bytes of the content, and the offset at which they start: at `offset`, or
@@ -483,10 +505,8 @@ impl<'a> Run<'a> {
     }
 
     fn save(&mut self) -> Result<(), ImportError> {
-        if let (Some(file), Some(state_file)) = (self.input.file(), &mut self.state_file) {
-            if let Some(fingerprint) = source::fingerprint(file, self.state.offset)? {
-                self.state.fingerprint = fingerprint;
-            }
+        if let (Some(file), Some(state_file)) = (self.input.file_mut(), &mut self.state_file) {
+            self.state.fingerprint = file.fingerprint_of_read(self.state.offset)?;
             state_file.save(&self.state)?;
         }
         self.saved = Instant::now();

@@ -185,7 +185,7 @@ pub(super) fn open(
     args: &CsvArgs,
     has_sensor: bool,
 ) -> Result<Rows, MappingError> {
-    let delimiter = args.delimiter(input.file())?;
+    let delimiter = args.delimiter(input.path())?;
     let mut head = Lines::new(input.open(0, false)?, 0, None);
     head.skip(args.skip_lines)?;
     let mut base = head.position();

@@ -37,7 +37,7 @@ fn rows(text: &[u8], line: &[&str]) -> (Vec<Value>, Vec<(u64, &'static str)>) {
         }
         (out, rejects)
     };
-    let (out, rejects) = read(&Input::File(file.path().into()));
+    let (out, rejects) = read(&Input::new(file.path()).unwrap());
     let piped = Input::standard(std::io::Cursor::new(text.to_vec())).unwrap();
     assert_eq!(
         read(&piped),
@@ -193,7 +193,7 @@ fn a_file_that_does_not_fit_the_mapping_is_refused_with_its_columns() {
         ),
     ] {
         let error = open(
-            &Input::File(file(text).path().into()),
+            &Input::new(file(text).path()).unwrap(),
             (0, 0),
             &args(line),
             false,
@@ -210,7 +210,7 @@ fn a_quote_that_is_not_closed_ends_the_import_with_its_line_and_little_memory() 
     let mut text = b"sensor_id,ts,temp\nS1,1,2\nS1,2,\"3\n".to_vec();
     text.extend(std::iter::repeat_n(&b"S1,3,4\n"[..], 1 << 20).flatten());
     let file = file(&text);
-    let mut rows = open(&Input::File(file.path().into()), (0, 0), &args(&[]), false).unwrap();
+    let mut rows = open(&Input::new(file.path()).unwrap(), (0, 0), &args(&[]), false).unwrap();
     let mut out = vec![];
     rows.next(&mut out).unwrap().unwrap();
     let error = rows.next(&mut out).unwrap_err().to_string();
@@ -231,7 +231,7 @@ fn a_quote_that_is_not_closed_in_a_small_file_is_refused_with_its_line() {
         "S1,3,4,\"x\"\"\n",
     ] {
         let file = file(format!("{head}{rest}").as_bytes());
-        let input = Input::File(file.path().into());
+        let input = Input::new(file.path()).unwrap();
         let args = args(&["--skip-lines", "1"]);
         let mut rows = open(&input, (0, 0), &args, false).unwrap();
         let mut out = vec![];
@@ -250,14 +250,14 @@ fn a_quote_that_is_not_closed_in_a_small_file_is_refused_with_its_line() {
 fn a_later_run_continues_where_a_row_ended_with_the_same_lines() {
     let text = b"sensor_id,ts,temp\nS1,1,2\nS1,2,\"3\"\r\nS1,3,bad,4\nS1,4,5\n";
     let file = file(text);
-    let mut all = open(&Input::File(file.path().into()), (0, 0), &args(&[]), false).unwrap();
+    let mut all = open(&Input::new(file.path()).unwrap(), (0, 0), &args(&[]), false).unwrap();
     let mut out = vec![];
     let mut ends = vec![];
     while let Some(record) = all.next(&mut out).unwrap() {
         ends.push((record.line, record.end));
     }
     let mut rest = open(
-        &Input::File(file.path().into()),
+        &Input::new(file.path()).unwrap(),
         ends[1].1,
         &args(&[]),
         false,
@@ -281,7 +281,7 @@ fn a_last_row_without_an_end_is_read_and_a_later_run_begins_before_it() {
     for last in ["S1,2,2", "S1,2,2\r", "S1,2", "S1,2,5\" pipe", "S1,2,\"3\""] {
         let file = file(format!("{rows}{last}").as_bytes());
         let read = |start| {
-            let input = Input::File(file.path().into());
+            let input = Input::new(file.path()).unwrap();
             let mut rows = open(&input, start, &args(&[]), false).unwrap();
             let mut out = vec![];
             let mut found = vec![];

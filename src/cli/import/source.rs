@@ -3,7 +3,8 @@
 
 use std::cell::RefCell;
 use std::fs::File;
-use std::io::{self, BufReader, Cursor, Read, Seek, SeekFrom};
+use std::io::{self, BufReader, Cursor, Read};
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
@@ -11,6 +12,9 @@ use xxhash_rust::xxh3::Xxh3;
 
 /// Bytes at the start of a file, and before the offset, that show whether it is still the same.
 const COMPARED_BYTES: u64 = 64 << 10;
+/// The UTF-8 byte order mark.
+const BOM: &[u8] = b"\xef\xbb\xbf";
+pub(super) const BOM_BYTES: u64 = BOM.len() as u64;
 
 /// Why a file cannot be read.
 #[derive(Debug, thiserror::Error)]
@@ -21,6 +25,16 @@ pub(super) enum SourceError {
     Empty,
     #[error("the file is {0}; expected text, gzip or zstd; {1}")]
     Kind(&'static str, &'static str),
+    #[error(
+        "another file has taken its place while it was read, or it was moved away; a part of the \
+         old one is imported; to import what has this name now, add --restart"
+    )]
+    Replaced,
+    #[error(
+        "it was overwritten or cut off while it was read; a part of it is imported; to import it \
+         as it is now, add --restart"
+    )]
+    Overwritten,
 }
 
 /// The content of a file, decompressed.
@@ -32,7 +46,7 @@ pub(super) struct Source {
 
 /// The source of an import.
 pub(super) enum Input {
-    File(PathBuf),
+    File(OpenFile),
     /// Standard input can be read once. The bytes read to find the columns are kept until the rows
     /// are read.
     Standard(Rc<RefCell<Standard>>),
@@ -80,7 +94,7 @@ impl Input {
         if path == Path::new("-") {
             Input::standard(io::stdin())
         } else {
-            Ok(Input::File(path.to_owned()))
+            Ok(Input::File(OpenFile::new(path)?))
         }
     }
 
@@ -99,7 +113,7 @@ impl Input {
     /// Opens the content at an offset. `is_last`: it is not opened again.
     pub(super) fn open(&self, offset: u64, is_last: bool) -> Result<Source, SourceError> {
         match self {
-            Input::File(path) => open(path, offset),
+            Input::File(file) => file.open(offset),
             Input::Standard(standard) => {
                 standard.borrow_mut().keeps = !is_last;
                 // The bytes before it were read, so they are kept.
@@ -115,12 +129,23 @@ impl Input {
         }
     }
 
-    /// The file; `None`: standard input, which has no state.
-    pub(super) fn file(&self) -> Option<&Path> {
+    /// `None`: standard input, which has no state.
+    pub(super) fn file(&self) -> Option<&OpenFile> {
         match self {
-            Input::File(path) => Some(path),
+            Input::File(file) => Some(file),
             Input::Standard(_) => None,
         }
+    }
+
+    pub(super) fn file_mut(&mut self) -> Option<&mut OpenFile> {
+        match self {
+            Input::File(file) => Some(file),
+            Input::Standard(_) => None,
+        }
+    }
+
+    pub(super) fn path(&self) -> Option<&Path> {
+        self.file().map(OpenFile::path)
     }
 }
 
@@ -129,12 +154,6 @@ enum Compression {
     None,
     Gzip,
     Zstd,
-}
-
-fn compression(path: &Path) -> Result<Compression, SourceError> {
-    let mut head = vec![];
-    File::open(path)?.take(4).read_to_end(&mut head)?;
-    compression_of(&head)
 }
 
 /// By the first four bytes.
@@ -170,18 +189,128 @@ fn decompressed(
     })
 }
 
-/// Opens a file at an offset of its decompressed content.
-fn open(path: &Path, offset: u64) -> Result<Source, SourceError> {
-    let compression = compression(path)?;
-    let mut file = File::open(path)?;
-    if compression == Compression::None {
-        file.seek(SeekFrom::Start(offset))?;
+/// A file, open as long as it is imported: what is read and what is remembered are of one file, also
+/// if another one takes its name meanwhile.
+pub(super) struct OpenFile {
+    path: PathBuf,
+    file: Rc<File>,
+    compression: Compression,
+    /// An offset and the fingerprint that the file had there, when it was opened or was last
+    /// remembered. If that has changed, what was read may be of another content.
+    known: (u64, String),
+}
+
+/// Reads a file at a position of its own.
+struct At {
+    file: Rc<File>,
+    at: u64,
+}
+
+impl Read for At {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let n = self.file.read_at(buffer, self.at)?;
+        self.at += n as u64;
+        Ok(n)
     }
-    let mut reader = decompressed(compression, file)?;
-    if compression != Compression::None {
+}
+
+impl OpenFile {
+    pub(super) fn new(path: &Path) -> Result<OpenFile, SourceError> {
+        let file = Rc::new(File::open(path)?);
+        let mut head = vec![];
+        let start = At {
+            file: file.clone(),
+            at: 0,
+        };
+        start.take(4).read_to_end(&mut head)?;
+        let mut open = OpenFile {
+            path: path.to_owned(),
+            file,
+            compression: compression_of(&head)?,
+            known: (0, String::new()),
+        };
+        let offset = COMPARED_BYTES.min(open.file.metadata()?.len());
+        open.known = (offset, open.fingerprint(offset)?.unwrap_or_default());
+        Ok(open)
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn at(&self, at: u64) -> At {
+        At {
+            file: self.file.clone(),
+            at,
+        }
+    }
+
+    /// Opens the file at an offset of its decompressed content.
+    fn open(&self, offset: u64) -> Result<Source, SourceError> {
+        if self.compression == Compression::None {
+            return at_start(Box::new(self.at(offset)), offset);
+        }
+        let mut reader = decompressed(self.compression, self.at(0))?;
         io::copy(&mut (&mut reader).take(offset), &mut io::sink())?;
+        at_start(reader, offset)
     }
-    at_start(reader, offset)
+
+    /// The size of the content in bytes; `None` if it is compressed.
+    pub(super) fn size(&self) -> Result<Option<u64>, SourceError> {
+        let is_plain = self.compression == Compression::None;
+        Ok(is_plain.then_some(self.file.metadata()?.len()))
+    }
+
+    /// Recognises a file whose content before `offset` has not changed. Of a compressed file,
+    /// nothing may have changed; to an uncompressed one, something may have been appended. `None`:
+    /// the file is shorter than `offset`.
+    pub(super) fn fingerprint(&self, offset: u64) -> Result<Option<String>, SourceError> {
+        let size = self.file.metadata()?.len();
+        let end = match self.compression {
+            Compression::None => offset,
+            _ => size,
+        };
+        if size < end {
+            return Ok(None);
+        }
+        let mut hash = Xxh3::new();
+        hash.update(&end.to_le_bytes());
+        for from in [0, end.saturating_sub(COMPARED_BYTES)] {
+            let mut part = vec![];
+            self.at(from)
+                .take(COMPARED_BYTES.min(end - from))
+                .read_to_end(&mut part)?;
+            hash.update(&part);
+        }
+        Ok(Some(format!("{:032x}", hash.digest128())))
+    }
+
+    /// The fingerprint at an offset before which everything was read.
+    ///
+    /// # Errors
+    /// What was read may not be what the file with this name contains.
+    pub(super) fn fingerprint_of_read(&mut self, offset: u64) -> Result<String, SourceError> {
+        let fingerprint = self.fingerprint(offset)?;
+        // After it was taken: it is not that of a content that came between.
+        let (known_offset, known) = &self.known;
+        if self.fingerprint(*known_offset)?.as_ref() != Some(known) {
+            return Err(SourceError::Overwritten);
+        }
+        let own = self.file.metadata()?;
+        match std::fs::metadata(&self.path) {
+            Ok(named) if (own.dev(), own.ino()) == (named.dev(), named.ino()) => {}
+            Ok(_) => return Err(SourceError::Replaced),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Err(SourceError::Replaced);
+            }
+            Err(error) => return Err(error.into()),
+        }
+        let fingerprint = fingerprint.ok_or(SourceError::Overwritten)?;
+        if offset > self.known.0 {
+            self.known = (offset, fingerprint.clone());
+        }
+        Ok(fingerprint)
+    }
 }
 
 /// A content whose reader is at an offset. At the start, a UTF-8 byte order mark is skipped.
@@ -190,44 +319,15 @@ fn at_start(mut reader: Box<dyn Read>, offset: u64) -> Result<Source, SourceErro
         return Ok(Source { reader, offset });
     }
     let mut head = vec![];
-    (&mut reader).take(3).read_to_end(&mut head)?;
-    if head == b"\xef\xbb\xbf" {
-        return Ok(Source { reader, offset: 3 });
+    (&mut reader).take(BOM_BYTES).read_to_end(&mut head)?;
+    if head == BOM {
+        let offset = BOM_BYTES;
+        return Ok(Source { reader, offset });
     }
     Ok(Source {
         reader: Box::new(Cursor::new(head).chain(reader)),
         offset: 0,
     })
-}
-
-/// The size of the content in bytes, for the progress; `None` if it is compressed.
-pub(super) fn size(path: &Path) -> Result<Option<u64>, SourceError> {
-    let is_plain = compression(path)? == Compression::None;
-    Ok(is_plain.then_some(std::fs::metadata(path)?.len()))
-}
-
-/// Recognises a file whose content before `offset` has not changed. Of a compressed file, nothing
-/// may have changed; to an uncompressed one, something may have been appended. `None`: the file is
-/// shorter than `offset`.
-pub(super) fn fingerprint(path: &Path, offset: u64) -> Result<Option<String>, SourceError> {
-    let is_plain = compression(path)? == Compression::None;
-    let mut file = File::open(path)?;
-    let size = file.metadata()?.len();
-    let end = if is_plain { offset } else { size };
-    if size < end {
-        return Ok(None);
-    }
-    let mut hash = Xxh3::new();
-    hash.update(&end.to_le_bytes());
-    for from in [0, end.saturating_sub(COMPARED_BYTES)] {
-        let mut part = vec![];
-        file.seek(SeekFrom::Start(from))?;
-        (&mut file)
-            .take(COMPARED_BYTES.min(end - from))
-            .read_to_end(&mut part)?;
-        hash.update(&part);
-    }
-    Ok(Some(format!("{:032x}", hash.digest128())))
 }
 
 #[cfg(test)]
@@ -243,7 +343,7 @@ mod tests {
     }
 
     fn content(path: &Path, offset: u64) -> (u64, String) {
-        let mut source = open(path, offset).unwrap();
+        let mut source = OpenFile::new(path).unwrap().open(offset).unwrap();
         let mut text = String::new();
         source.reader.read_to_string(&mut text).unwrap();
         (source.offset, text)
@@ -312,23 +412,62 @@ mod tests {
             (b"BZh91AY", "unpack it"),
             (b"", "empty"),
         ] {
-            let error = open(file(bytes).path(), 0).err().unwrap().to_string();
+            let error = OpenFile::new(file(bytes).path()).err().unwrap().to_string();
             assert!(error.contains(text), "{error}");
         }
     }
 
     #[test]
     fn a_file_is_recognised_if_only_something_was_appended() {
-        let before = file(b"one\ntwo\n");
-        let known = fingerprint(before.path(), 8).unwrap();
+        let fingerprint = |bytes: &[u8]| {
+            let file = file(bytes);
+            OpenFile::new(file.path()).unwrap().fingerprint(8).unwrap()
+        };
+        let known = fingerprint(b"one\ntwo\n");
+        assert_eq!(fingerprint(b"one\ntwo\nthree\n"), known);
+        assert_ne!(fingerprint(b"one\n2wo\nthree\n"), known);
+        assert_eq!(fingerprint(b"one\n"), None);
+    }
+
+    #[test]
+    fn a_file_that_is_replaced_overwritten_or_cut_off_while_it_is_read_is_noticed() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a");
+        let opened = |text: &str| {
+            std::fs::write(&path, text).unwrap();
+            OpenFile::new(&path).unwrap()
+        };
+        let mut file = opened("one\ntwo\n");
+        let known = file.fingerprint_of_read(4).unwrap();
+        let mut source = file.open(0).unwrap();
+        std::fs::write(&path, "one\ntwo\nthree\n").unwrap();
+        assert_eq!(file.fingerprint_of_read(4).unwrap(), known);
+        file.fingerprint_of_read(14).unwrap();
+        std::fs::write(&path, "one\ntwo\nTHREE\n").unwrap();
+        let error = file.fingerprint_of_read(4).unwrap_err();
+        assert!(matches!(error, SourceError::Overwritten), "{error}");
+        std::fs::write(&path, "one\ntwo\nthree\n").unwrap();
+        std::fs::rename(&path, dir.path().join("b")).unwrap();
+        assert!(matches!(
+            file.fingerprint_of_read(14),
+            Err(SourceError::Replaced)
+        ));
+        std::fs::write(&path, "one\ntwo\nthree\n").unwrap();
+        assert!(matches!(
+            file.fingerprint_of_read(14),
+            Err(SourceError::Replaced)
+        ));
+        let mut text = String::new();
+        source.reader.read_to_string(&mut text).unwrap();
         assert_eq!(
-            fingerprint(file(b"one\ntwo\nthree\n").path(), 8).unwrap(),
-            known
+            text, "one\ntwo\nthree\n",
+            "the open file, from its own position"
         );
-        assert_ne!(
-            fingerprint(file(b"one\n2wo\nthree\n").path(), 8).unwrap(),
-            known
-        );
-        assert_eq!(fingerprint(file(b"one\n").path(), 8).unwrap(), None);
+        let mut file = opened("one\ntwo\n");
+        std::fs::write(&path, "one\n").unwrap();
+        assert!(matches!(
+            file.fingerprint_of_read(8),
+            Err(SourceError::Overwritten)
+        ));
     }
 }

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::source::{self, SourceError};
+use super::source::{OpenFile, SourceError};
 
 /// Rejected records with the same reason.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -33,7 +33,7 @@ pub(super) struct State {
     /// The service that has acknowledged it. `None`: written by an earlier version.
     #[serde(default)]
     pub(super) url: Option<String>,
-    /// See [`super::source::fingerprint`].
+    /// See [`OpenFile::fingerprint`].
     pub(super) fingerprint: String,
     /// Bytes and lines of the content before which every record is acknowledged.
     pub(super) offset: u64,
@@ -119,9 +119,9 @@ impl StateFile {
     }
 
     /// The state from which an import of `file` continues. `None`: from the start.
-    pub(super) fn load(&self, file: &Path) -> Result<Option<State>, StateError> {
+    pub(super) fn load(&self, file: &OpenFile) -> Result<Option<State>, StateError> {
         let is_of_file = |state: &State| -> Result<bool, SourceError> {
-            let found = source::fingerprint(file, state.offset)?;
+            let found = file.fingerprint(state.offset)?;
             Ok(found.as_ref() == Some(&state.fingerprint))
         };
         if let Some(state) = read(&self.path)? {
@@ -264,6 +264,10 @@ impl State {
 mod tests {
     use super::*;
 
+    fn open(path: &Path) -> OpenFile {
+        OpenFile::new(path).unwrap()
+    }
+
     #[test]
     fn a_state_is_held_by_one_import_while_it_is_replaced_and_until_it_is_closed() {
         let dir = tempfile::tempdir().unwrap();
@@ -272,11 +276,11 @@ mod tests {
         let is_held = || matches!(StateFile::hold(&file, None), Err(StateError::Held(_)));
         let mut first = StateFile::hold(&file, None).unwrap();
         assert!(is_held());
-        assert_eq!(first.load(&file).unwrap(), None, "empty");
+        assert_eq!(first.load(&open(&file)).unwrap(), None, "empty");
         let state = State {
             offset: 2,
             lines: 1,
-            fingerprint: source::fingerprint(&file, 2).unwrap().unwrap(),
+            fingerprint: open(&file).fingerprint(2).unwrap().unwrap(),
             ..State::default()
         };
         for _ in 0..2 {
@@ -285,7 +289,7 @@ mod tests {
         }
         drop(first);
         let second = StateFile::hold(&file, None).unwrap();
-        assert_eq!(second.load(&file).unwrap(), Some(state));
+        assert_eq!(second.load(&open(&file)).unwrap(), Some(state));
     }
 
     #[test]
@@ -300,21 +304,25 @@ mod tests {
         std::fs::create_dir(&states).unwrap();
         let earlier = format!(
             r#"{{"options":"","fingerprint":"{}","offset":2,"lines":1,"accepted":1,"rejected":{{}},"complete":true}}"#,
-            source::fingerprint(&files[0], 2).unwrap().unwrap()
+            open(&files[0]).fingerprint(2).unwrap().unwrap()
         );
         std::fs::write(states.join("d.csv.import"), earlier).unwrap();
         let mut a = StateFile::hold(&files[0], Some(&states)).unwrap();
         let mut b = StateFile::hold(&files[1], Some(&states)).unwrap();
-        let state = a.load(&files[0]).unwrap().unwrap();
+        let state = a.load(&open(&files[0])).unwrap().unwrap();
         assert_eq!((state.offset, state.accepted), (2, 1));
-        assert_eq!(b.load(&files[1]).unwrap(), None, "it is of the other file");
+        assert_eq!(
+            b.load(&open(&files[1])).unwrap(),
+            None,
+            "it is of the other file"
+        );
         a.save(&state).unwrap();
         let other = State {
-            fingerprint: source::fingerprint(&files[1], 2).unwrap().unwrap(),
+            fingerprint: open(&files[1]).fingerprint(2).unwrap().unwrap(),
             ..state.clone()
         };
         b.save(&other).unwrap();
-        assert_eq!(a.load(&files[0]).unwrap(), Some(state));
-        assert_eq!(b.load(&files[1]).unwrap(), Some(other));
+        assert_eq!(a.load(&open(&files[0])).unwrap(), Some(state));
+        assert_eq!(b.load(&open(&files[1])).unwrap(), Some(other));
     }
 }

@@ -507,3 +507,80 @@ fn compressed_files_that_end_early_are_an_error_with_what_was_read_kept() {
         20_000
     );
 }
+
+#[test]
+fn a_payload_above_the_limit_is_an_error_and_nothing_of_it_is_sent() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = serve(&[]);
+    let path = dir.path().join("a.json");
+    let sparse = std::fs::File::create(&path).unwrap();
+    sparse.set_len(PAYLOAD_BYTES_MAX + 4).unwrap();
+    let error = server.import(&path, &[]).unwrap_err().to_string();
+    assert!(error.contains("of at most 512 MiB"), "{error}");
+    assert!(server.bodies().is_empty());
+    // The size of a compressed file is not known before.
+    let text = zstd::encode_all(&b"[{\"a\":1}]"[..], 1).unwrap();
+    for (name, bytes) in [("b.json", &b"[{\"a\":1}]"[..]), ("b.json.zst", &text)] {
+        let path = dir.path().join(name);
+        std::fs::write(&path, bytes).unwrap();
+        let (options, client) = server.options(&path, &[]);
+        let run = Run::start(&options, &client, &path).unwrap();
+        assert_eq!(run.payload_within(9).unwrap().1.len(), 9);
+        let error = run.payload_within(8).unwrap_err();
+        assert!(matches!(error, ImportError::PayloadBytes(8)), "{error}");
+    }
+}
+
+#[test]
+fn the_rows_before_a_fault_are_sent_before_it_is_reported() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = serve(&[]);
+    let long = "x".repeat(2 << 20);
+    let text = format!("sensor_id,ts,t\nS1,1,1\nS1,2,2\nS1,3,{long}\nS1,4,4\n");
+    let path = file(&dir, "a.csv", &text);
+    let error = server.import(&path, &[]).unwrap_err().to_string();
+    assert!(error.contains("line 4: a row of more than"), "{error}");
+    let bodies = server.bodies();
+    assert_eq!((bodies.len(), bodies[0].lines().count()), (1, 2));
+    // The next run begins after them.
+    server.import(&path, &[]).unwrap_err();
+    assert!(server.bodies().is_empty());
+}
+
+/// Imports a file that changes after it was opened; returns the error.
+fn import_while(path: &Path, change: impl FnOnce()) -> (String, Server) {
+    let server = serve(&[]);
+    let (options, client) = server.options(path, &["--batch", "1"]);
+    let run = Run::start(&options, &client, path).unwrap();
+    change();
+    (run.run().unwrap_err().to_string(), server)
+}
+
+#[test]
+fn a_file_that_is_replaced_while_it_is_read_leaves_no_state_for_the_new_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let old = "sensor_id,ts,t\nS1,1,1\nS1,2,2\n";
+    let new = "sensor_id,ts,t\nS1,7,7\nS1,8,8\nS1,9,9\n";
+    let path = file(&dir, "a.csv", old);
+    let at = path.clone();
+    let (error, server) = import_while(&path, move || {
+        let other = at.with_extension("new");
+        std::fs::write(&other, new).unwrap();
+        std::fs::rename(&other, &at).unwrap();
+    });
+    assert!(
+        error.contains("another file has taken its place"),
+        "{error}"
+    );
+    assert_eq!(server.bodies().len(), 2, "the old file");
+    assert_eq!(server.import(&path, &[]).unwrap().accepted, 3);
+    assert!(server.bodies()[0].contains("\"t\":7"));
+
+    let path = file(&dir, "b.csv", old);
+    let at = path.clone();
+    let (error, server) = import_while(&path, move || std::fs::write(&at, new).unwrap());
+    assert!(error.contains("it was overwritten"), "{error}");
+    server.bodies();
+    assert_eq!(server.import(&path, &[]).unwrap().accepted, 3);
+    assert!(server.bodies()[0].contains("\"t\":7"));
+}
