@@ -14,9 +14,9 @@ use crate::config::{self, Config};
 use crate::dead_letters::filter::{DeadLetterFilter, line};
 use crate::dead_letters::replay;
 use crate::decode::RejectReason;
-use crate::maintain::moment;
+use crate::maintain::{moment, report::printable};
 use crate::model::{Clock, SystemClock};
-use crate::store::mongo::MongoStore;
+use crate::store::mongo::{DeadLetterDocument, MongoStore};
 use crate::telemetry::log;
 use crate::telemetry::metrics::Source;
 
@@ -242,13 +242,10 @@ async fn replay_dead_letters(
     if let Err(failure) = log::init(&settings) {
         return maintenance_failed(failure);
     }
-    let on_kept =
-        |dead_letter: &crate::store::mongo::DeadLetterDocument, reason: &str, detail: &str| {
-            eprintln!(
-                "kept: {} {}: {reason}: {detail}",
-                dead_letter.id, dead_letter.dead_letter.topic
-            );
-        };
+    let on_kept = |kept: &DeadLetterDocument, reason: &str, detail: &str| {
+        let what = format!("{} {}: {reason}: {detail}", kept.id, kept.dead_letter.topic);
+        eprintln!("kept: {}", printable(&what));
+    };
     match replay::replay(
         config.clone(),
         store,

@@ -153,6 +153,7 @@ fn days_json(checked: &DaysChecked) -> serde_json::Value {
 fn print_days(checked: &DaysChecked) {
     for (sensor, day_ms, stored, actual) in &checked.listed {
         let day = report::time(*day_ms);
+        let sensor = report::printable(sensor);
         print_line(&format!(
             "day {sensor} {day}: its document counts {stored} readings, its hours {actual}"
         ));
@@ -179,8 +180,10 @@ pub(crate) async fn fill_days(
         if drawn.elapsed() >= Duration::from_secs(1) {
             drawn = Instant::now();
             let line = format!(
-                "{} sensors, {} days; at sensor {sensor}",
-                at.sensors, at.days
+                "{} sensors, {} days; at sensor {}",
+                at.sensors,
+                at.days,
+                report::printable(sensor)
             );
             let _ = writeln!(std::io::stderr().lock(), "{line}");
         }
@@ -295,9 +298,10 @@ async fn check(
 fn print_converted(converted: &Converted) {
     for (bucket, why) in &converted.skipped {
         print_line(&format!(
-            "skipped: {} {}: {why}",
-            bucket.sensor_id,
-            report::time(bucket.start.0)
+            "skipped: {} {}: {}",
+            report::printable(&bucket.sensor_id),
+            report::time(bucket.start.0),
+            report::printable(why)
         ));
     }
     let unlisted = converted.skipped_total - converted.skipped.len() as u64;

@@ -10,6 +10,7 @@ use serde_json::Value;
 use super::client::{Client, ServiceArgs, body_text, error_detail, escaped};
 use super::output::fail;
 use crate::config::Config;
+use crate::maintain::report::printable;
 
 /// A refusal is short.
 const ERROR_BYTES_MAX: u64 = 64 << 10;
@@ -82,13 +83,13 @@ pub(super) fn run(options: &Tail, config: &Config) -> ExitCode {
 /// choose the texts.
 fn readable(line: &str) -> String {
     let Ok(event) = serde_json::from_str::<Value>(line) else {
-        return clean(line);
+        return printable(line);
     };
-    let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), clean);
+    let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), printable);
     let pairs = |value: &Value| -> String {
         let members = value.as_object().into_iter().flatten();
         members
-            .map(|(name, value)| format!(" {}={}", clean(name), text(value)))
+            .map(|(name, value)| format!(" {}={}", printable(name), text(value)))
             .collect()
     };
     if let Some(dropped) = event["dropped"].as_u64() {

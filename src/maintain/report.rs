@@ -120,7 +120,7 @@ impl Reconciled {
             let what = kind.field().map_or(kind.name().to_owned(), |field| {
                 format!("{} {field}", kind.name())
             });
-            rows.push([
+            let row = [
                 bucket.sensor_id.to_string(),
                 time(bucket.start.0),
                 finding.page.map_or("-".to_owned(), |n| n.to_string()),
@@ -131,7 +131,8 @@ impl Reconciled {
                     RepairOutcome::NotRepaired(why) => format!("not repaired: {why}"),
                     other => other.name().to_owned(),
                 },
-            ]);
+            ];
+            rows.push(row.map(|cell| printable(&cell)));
         }
         let mut lines = vec![];
         if !rows.is_empty() {
@@ -155,7 +156,8 @@ impl Reconciled {
         if self.unlisted() > 0 {
             lines.push(format!("… and {} more, see --list", self.unlisted()));
         }
-        lines.extend(self.notes.iter().map(|note| format!("note: {note}")));
+        let notes = self.notes.iter();
+        lines.extend(notes.map(|note| format!("note: {}", printable(note))));
         lines.push(self.summary_line());
         lines.join("\n")
     }
@@ -221,6 +223,18 @@ impl Reconciled {
             "notes": self.notes,
         })
     }
+}
+
+/// A text for a terminal. Control characters are escaped, since senders choose ids and names.
+pub fn printable(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c.is_control() {
+            true => shown.extend(c.escape_default()),
+            false => shown.push(c),
+        }
+    }
+    shown
 }
 
 /// A value in a cell of the table.
