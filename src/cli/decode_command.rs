@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use super::decode::{Decode, DecodeOutput, DecodeRequest, run};
 use super::decode_all;
-use super::output::{fail, print_line};
+use super::output::{StandardOutput, fail, print_line};
 use crate::config::{self, Config};
 use crate::decode::{Formats, compression, sparkplug};
 use crate::model::{Clock, SystemClock};
@@ -44,7 +44,7 @@ pub(super) fn decode_stdin(request: Request<'_>, config: &Config) -> ExitCode {
         ts_unit,
         quiet: false,
     };
-    let mut out = std::io::stdout().lock();
+    let mut out = StandardOutput;
     if format.is_none() {
         return match decode_all::run(request, &payload, &mut out, &settings, received_at_ms) {
             Ok(true) => ExitCode::SUCCESS,

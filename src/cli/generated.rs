@@ -8,12 +8,18 @@ use clap::Command;
 use clap_complete::Shell;
 use clap_mangen::Man;
 
+use super::output::StandardOutput;
+
 const NAME: &str = "hourbucket";
 
 /// Prints the completion script of a shell.
-pub(super) fn completions(command: &Command, shell: Shell) {
-    // The generator panics if its writer fails, as a pipe does that is closed early.
-    let _ = io::stdout().write_all(&script(command, shell));
+///
+/// # Errors
+/// Those of standard output.
+pub(super) fn completions(command: &Command, shell: Shell) -> io::Result<()> {
+    // The generator panics if its writer fails.
+    StandardOutput.write_all(&script(command, shell))?;
+    StandardOutput.flush()
 }
 
 fn script(command: &Command, shell: Shell) -> Vec<u8> {

@@ -96,6 +96,12 @@ enum InitError {
     Invalid(config::ConfigErrors),
     #[error("the tokens file was not made")]
     Tokens,
+    #[error(
+        "the secret of the first token could not be printed, and is lost; make a new one with \
+         `hourbucket tokens rotate {id}`: {0}",
+        id = FIRST_TOKEN
+    )]
+    TokenLost(io::Error),
 }
 
 pub(super) fn run(mut options: InitConfig) -> ExitCode {
@@ -199,21 +205,26 @@ fn write(
         }
         return Err(error);
     }
-    // A closed pipe is not an error.
     if let Some(token) = token {
         let _ = writeln!(
             err,
             "hourbucket: the first token, in {}; the secret is not shown again:",
             options.tokens_file.display()
         );
-        let _ = match to_stdout {
+        let printed = match to_stdout {
             true => writeln!(err, "{token}"),
             false => writeln!(out, "{token}"),
         };
+        printed.map_err(InitError::TokenLost)?;
     }
     if to_stdout {
-        let _ = writeln!(out, "{}", text.trim_end());
-        return Ok(());
+        return match writeln!(out, "{}", text.trim_end()) {
+            Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(InitError::Io {
+                path: "standard output".into(),
+                error,
+            }),
+            _ => Ok(()),
+        };
     }
     let path = options.output.display();
     let _ = writeln!(

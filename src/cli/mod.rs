@@ -33,7 +33,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser, Subcommand};
 use tokio::runtime::Runtime;
 
-use output::{MAINTENANCE_FAILED, fail, maintenance_failed, print_line};
+use output::{CONFIG_UNUSABLE, MAINTENANCE_FAILED, ended, fail, maintenance_failed, print_line};
 use store::store;
 
 use crate::config::{self, Config};
@@ -163,6 +163,25 @@ enum InitCommand {
 /// work, so often that it must be cheap.
 pub fn main(on_idle: fn()) -> ExitCode {
     let arguments = Arguments::parse();
+    let failed = arguments.command.failed();
+    ended(run_command(arguments, on_idle), failed)
+}
+
+impl Command {
+    /// The exit code if it failed.
+    fn failed(&self) -> u8 {
+        match self {
+            Command::Import(_)
+            | Command::Reconcile(_)
+            | Command::Convert(_)
+            | Command::DeadLetters { .. }
+            | Command::Journal { .. } => MAINTENANCE_FAILED,
+            _ => 1,
+        }
+    }
+}
+
+fn run_command(arguments: Arguments, on_idle: fn()) -> ExitCode {
     if let Command::Init {
         command: Some(InitCommand::Config(options)),
         ..
@@ -203,8 +222,10 @@ pub fn main(on_idle: fn()) -> ExitCode {
         Command::HashToken => hash_token(),
         Command::Tokens { command } => tokens::run(command, arguments.config.as_deref()),
         Command::Completions { shell } => {
-            generated::completions(&Arguments::command(), *shell);
-            ExitCode::SUCCESS
+            match generated::completions(&Arguments::command(), *shell) {
+                Ok(()) => ExitCode::SUCCESS,
+                Err(error) => fail(error),
+            }
         }
         Command::ConfigReference => {
             print_line(config::reference().trim_end());
@@ -228,9 +249,6 @@ pub fn generated_files() -> std::io::Result<Vec<(PathBuf, Vec<u8>)>> {
 
 /// Time for work that still runs at the end: blocking work such as a name lookup, or a driver task.
 const SHUTDOWN_WAIT: std::time::Duration = std::time::Duration::from_millis(200);
-
-/// EX_CONFIG of sysexits.h: a service manager should not restart.
-const CONFIG_UNUSABLE: u8 = 78;
 
 fn config_failed(command: &Command, error: impl std::fmt::Display) -> ExitCode {
     let failed = fail(error);

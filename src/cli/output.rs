@@ -1,10 +1,21 @@
 //! What a command prints, and its exit code if it fails.
+//!
+//! The reader of a pipe may close it when it has seen enough: that is not an error. Any other fault
+//! of standard output, such as a full disk, is one: the exit code must not say that everything was
+//! printed.
 
-use std::io::Write;
+use std::io::{self, ErrorKind, Write};
 use std::process::ExitCode;
+use std::sync::OnceLock;
 
 /// Of a failed command whose exit code 1 means that something differs or remains.
 pub(super) const MAINTENANCE_FAILED: u8 = 2;
+
+/// EX_CONFIG of sysexits.h: a service manager should not restart.
+pub(super) const CONFIG_UNUSABLE: u8 = 78;
+
+/// The first fault of [`print_line`].
+static LOST: OnceLock<io::Error> = OnceLock::new();
 
 pub(super) fn fail(error: impl std::fmt::Display) -> ExitCode {
     eprintln!("hourbucket: {error}");
@@ -16,7 +27,59 @@ pub(super) fn maintenance_failed(error: impl std::fmt::Display) -> ExitCode {
     ExitCode::from(MAINTENANCE_FAILED)
 }
 
-/// Prints a line to standard output. A closed pipe is not an error.
+/// Prints a line to standard output. A fault is reported at the end of the command ([`ended`]).
 pub(super) fn print_line(line: &str) {
-    let _ = writeln!(std::io::stdout().lock(), "{line}");
+    if let Err(error) = writeln!(StandardOutput, "{line}") {
+        let _ = LOST.set(error);
+    }
+}
+
+/// The exit code of a command that has returned `code`: `failed` if a line could not be printed.
+pub(super) fn ended(code: ExitCode, failed: u8) -> ExitCode {
+    match LOST.get() {
+        Some(error) => {
+            fail(error);
+            ExitCode::from(failed)
+        }
+        None => code,
+    }
+}
+
+/// Prints a line now; returns whether it was read, or may be: `false` if the pipe is closed.
+///
+/// # Errors
+/// Any other fault of standard output.
+pub(super) fn print_if_read(line: &str) -> io::Result<bool> {
+    match writeln!(io::stdout().lock(), "{line}") {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => Err(named(error)),
+    }
+}
+
+/// Standard output whose closed pipe takes everything.
+pub(super) struct StandardOutput;
+
+impl Write for StandardOutput {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        without_closed(io::stdout().lock().write(bytes), bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        without_closed(io::stdout().lock().flush(), ())
+    }
+}
+
+/// `done` in place of the error of a closed pipe.
+fn without_closed<T>(result: io::Result<T>, done: T) -> io::Result<T> {
+    match result {
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(done),
+        // `write_all` repeats these.
+        Err(error) if error.kind() == ErrorKind::Interrupted => Err(error),
+        other => other.map_err(named),
+    }
+}
+
+fn named(error: io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("standard output: {error}"))
 }

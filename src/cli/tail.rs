@@ -1,14 +1,14 @@
 //! The command `tail`: shows readings as a running service accepts them, and rejects with their
 //! reason.
 
-use std::io::{BufRead, BufReader, IsTerminal, Write};
+use std::io::{BufRead, BufReader, IsTerminal};
 use std::process::ExitCode;
 
 use clap::Args;
 use serde_json::Value;
 
 use super::client::{Client, ServiceArgs, body_text, error_detail, escaped};
-use super::output::fail;
+use super::output::{fail, print_if_read};
 use crate::config::Config;
 use crate::maintain::report::printable;
 
@@ -68,9 +68,10 @@ pub(super) fn run(options: &Tail, config: &Config) -> ExitCode {
             continue;
         }
         let shown = if as_text { readable(&line) } else { line };
-        if writeln!(std::io::stdout().lock(), "{shown}").is_err() {
-            // The reader of a pipe has seen enough.
-            return ExitCode::SUCCESS;
+        match print_if_read(&shown) {
+            Ok(true) => {}
+            Ok(false) => return ExitCode::SUCCESS,
+            Err(error) => return fail(error),
         }
     }
     fail(format!(
@@ -117,18 +118,6 @@ fn readable(line: &str) -> String {
         text(&event["sensor_id"]),
         pairs(&event["values"])
     )
-}
-
-fn clean(text: &str) -> String {
-    text.chars()
-        .flat_map(|c| {
-            if c.is_control() {
-                c.escape_default().collect::<Vec<_>>()
-            } else {
-                vec![c]
-            }
-        })
-        .collect()
 }
 
 #[cfg(test)]

@@ -27,7 +27,7 @@ use toml_edit::{Array, ArrayOfTables, Datetime, DocumentMut, Item, Table, value}
 
 use self::error::{CommandError, KEY, io};
 use self::list::{list, read_last_used};
-use super::output::{fail, print_line};
+use super::output::{fail, print_if_read, print_line};
 use crate::access::{GrantDefaults, Tokens, hash_secret};
 use crate::config::{self, Config, ConfigErrors, Loaded};
 
@@ -143,16 +143,39 @@ pub(crate) fn run(command: &TokensCommand, config: Option<&Path>) -> ExitCode {
     };
     match done {
         Ok(lines) => {
-            lines.iter().for_each(|line| print_line(line));
             if !matches!(command, TokensCommand::List { .. }) {
                 eprintln!(
                     "hourbucket: the file is changed; it applies when the service reloads (SIGHUP)"
                 );
             }
-            ExitCode::SUCCESS
+            match command {
+                TokensCommand::Add { id, .. } | TokensCommand::Rotate { id, .. } => {
+                    print_token(id, &lines)
+                }
+                _ => {
+                    lines.iter().for_each(|line| print_line(line));
+                    ExitCode::SUCCESS
+                }
+            }
         }
         Err(error) => fail(error),
     }
+}
+
+/// Prints a new token. A closed pipe is an error here, since the secret is lost with it.
+fn print_token(id: &str, lines: &[String]) -> ExitCode {
+    for line in lines {
+        let lost = match print_if_read(line) {
+            Ok(true) => continue,
+            Ok(false) => "standard output: its reader has ended".to_owned(),
+            Err(error) => error.to_string(),
+        };
+        return fail(format!(
+            "the secret of {id} could not be printed, and is lost; make a new one with `hourbucket \
+             tokens rotate {id}`: {lost}"
+        ));
+    }
+    ExitCode::SUCCESS
 }
 
 impl TokensFile {
