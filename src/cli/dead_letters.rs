@@ -1,14 +1,13 @@
 //! The commands `dead-letters list`, `replay` and `purge`: arguments, output, exit codes.
 
 use std::collections::BTreeSet;
-use std::io::Write;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
 
-use super::output::{MAINTENANCE_FAILED, maintenance_failed, print_line};
+use super::output::{MAINTENANCE_FAILED, maintenance_failed, print_if_read, print_line};
 use crate::accumulate::state::RejectCause;
 use crate::config::{self, Config};
 use crate::dead_letters::filter::{DeadLetterFilter, line};
@@ -19,9 +18,6 @@ use crate::model::{Clock, SystemClock};
 use crate::store::mongo::{DeadLetterDocument, MongoStore};
 use crate::telemetry::log;
 use crate::telemetry::metrics::Source;
-
-/// Maximum bytes of payloads in one `list`.
-const LISTED_BYTES_MAX: usize = 256 << 20;
 
 #[derive(Subcommand)]
 pub(crate) enum DeadLetters {
@@ -215,19 +211,17 @@ pub(crate) async fn run(config: &Config, store: MongoStore, command: DeadLetters
 }
 
 async fn list(store: &MongoStore, filter: &DeadLetterFilter, limit: usize) -> ExitCode {
-    match store
-        .newest_dead_letters(filter, limit, LISTED_BYTES_MAX)
-        .await
-    {
-        Ok(dead_letters) => {
-            let mut out = std::io::stdout().lock();
-            for found in &dead_letters {
-                // A closed pipe is not an error.
-                let _ = writeln!(out, "{}", line(&found.id.to_string(), &found.dead_letter));
-            }
-            ExitCode::SUCCESS
-        }
-        Err(failure) => maintenance_failed(failure),
+    let mut printed = Ok(true);
+    let on_found = |found: &DeadLetterDocument| {
+        printed = print_if_read(&line(&found.id.to_string(), &found.dead_letter));
+        matches!(printed, Ok(true))
+    };
+    if let Err(failure) = store.newest_dead_letters(filter, limit, on_found).await {
+        return maintenance_failed(failure);
+    }
+    match printed {
+        Ok(_) => ExitCode::SUCCESS,
+        Err(error) => maintenance_failed(error),
     }
 }
 

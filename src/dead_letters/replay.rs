@@ -189,13 +189,16 @@ async fn wait_until_stored(
     if store.storage_mode() != StorageMode::TimeSeries {
         return Ok(());
     }
-    let newest = store.newest_dead_letters(filter, 1, 1).await?;
+    let mut newest_ms = None;
+    let on_found = |found: &DeadLetterDocument| {
+        newest_ms = Some(found.dead_letter.received_at_ms);
+        false
+    };
+    store.newest_dead_letters(filter, 1, on_found).await?;
     let stored_within_ms =
         i64::try_from((config.flush.longest_age() + config.flush.max_age).as_millis())
             .unwrap_or(i64::MAX);
-    let left_ms = newest.first().map_or(0, |dead_letter| {
-        dead_letter.dead_letter.received_at_ms + stored_within_ms - now_ms
-    });
+    let left_ms = newest_ms.map_or(0, |newest_ms| newest_ms + stored_within_ms - now_ms);
     if left_ms > 0 {
         tracing::info!(
             left_ms,

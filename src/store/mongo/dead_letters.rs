@@ -346,11 +346,19 @@ impl MongoStore {
             let same_time = doc! { "received_at": at, "_id": { "$gt": &id.0 } };
             query = doc! { "$and": [query, { "$or": [later, same_time] }] };
         }
-        self.dead_letters(query, 1, dead_letters_max, bytes_max)
-            .await
+        let mut dead_letters = vec![];
+        let mut bytes = 0;
+        self.dead_letters(query, 1, dead_letters_max, |found| {
+            bytes += found.dead_letter.payload.len();
+            dead_letters.push(found.clone());
+            bytes < bytes_max
+        })
+        .await?;
+        Ok(dead_letters)
     }
 
-    /// Reads the newest dead letters, newest first.
+    /// Passes the newest dead letters to `on_found`, newest first and one by one, since their
+    /// payloads together may be large. Ends after `dead_letters_max`, or when it returns `false`.
     ///
     /// # Errors
     /// The server failed.
@@ -358,9 +366,9 @@ impl MongoStore {
         &self,
         filter: &DeadLetterFilter,
         dead_letters_max: usize,
-        bytes_max: usize,
-    ) -> Result<Vec<DeadLetterDocument>, MaintainError> {
-        self.dead_letters(query(filter), -1, dead_letters_max, bytes_max)
+        on_found: impl FnMut(&DeadLetterDocument) -> bool,
+    ) -> Result<(), MaintainError> {
+        self.dead_letters(query(filter), -1, dead_letters_max, on_found)
             .await
     }
 
@@ -369,8 +377,8 @@ impl MongoStore {
         query: Document,
         order: i32,
         dead_letters_max: usize,
-        bytes_max: usize,
-    ) -> Result<Vec<DeadLetterDocument>, MaintainError> {
+        mut on_found: impl FnMut(&DeadLetterDocument) -> bool,
+    ) -> Result<(), MaintainError> {
         let limit = i64::try_from(dead_letters_max).unwrap_or(i64::MAX);
         let find = self
             .dead
@@ -381,14 +389,13 @@ impl MongoStore {
             .read_concern(ReadConcern::majority())
             .await
             .map_err(failed)?;
-        let mut dead_letters = vec![];
-        let mut bytes = 0;
-        while bytes < bytes_max && cursor.advance().await.map_err(failed)? {
+        while cursor.advance().await.map_err(failed)? {
             let found = dead_letter(cursor.deserialize_current().map_err(failed)?);
-            bytes += found.dead_letter.payload.len();
-            dead_letters.push(found);
+            if !on_found(&found) {
+                break;
+            }
         }
-        Ok(dead_letters)
+        Ok(())
     }
 
     /// Removes these dead letters and returns how many existed. Ids that do not exist are ignored.
