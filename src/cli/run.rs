@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use tokio::runtime::Handle;
 
-use super::output::fail;
+use super::output::{CONFIG_UNUSABLE, fail};
 use super::store::store;
 use super::{dead_letters, disk};
 use crate::app::Service;
@@ -76,6 +76,10 @@ pub(super) async fn run(
     let of_store = config.clone();
     let store = match storing.spawn(async move { store(&of_store).await }).await {
         Ok(Ok(store)) => Arc::new(store.for_service()),
+        Ok(Err(error)) if error.is_permanent() => {
+            fail(error);
+            return ExitCode::from(CONFIG_UNUSABLE);
+        }
         Ok(Err(error)) => return fail(error),
         Err(panic) => return fail(panic),
     };

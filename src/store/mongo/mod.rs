@@ -31,6 +31,7 @@ mod schema;
 mod server_clock;
 mod setup;
 mod snapshot;
+mod uri;
 mod write;
 
 pub use dead_letters::{DeadLetterDocument, DeadLetterId};
@@ -52,6 +53,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use mongodb::bson::{Document, RawDocumentBuf, doc};
+use mongodb::error::ErrorKind;
 use mongodb::options::ClientOptions;
 use mongodb::{Client, Collection, Database};
 
@@ -80,6 +82,7 @@ use pack::{CommandOptions, WriteConcern};
 use schema::gates_since::Asks;
 use schema::identities::Prepared;
 use server_clock::ServerClock;
+use uri::UriError;
 use write::time_series_writer::TimeSeriesWriter;
 
 /// The result of detecting native time-series collections.
@@ -95,16 +98,28 @@ struct Native {
 /// Why the settings of the store cannot be used. The text does not contain the URI.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreConfigError {
-    /// The URI cannot be parsed. The driver's message may quote it with its password, so it is
-    /// omitted.
-    #[error("store.uri: not a valid MongoDB connection string")]
-    Uri,
+    /// The URI cannot be parsed.
+    #[error("store.uri: {0}")]
+    Uri(#[from] UriError),
     /// The driver refuses the options of the URI.
     #[error("store.uri: {}", describe(.0))]
     Options(#[source] mongodb::error::Error),
     /// `store.write_concern` is neither `majority` nor a number.
     #[error("store.write_concern: expected `majority` or a number")]
     WriteConcern(#[from] ParseIntError),
+}
+
+impl StoreConfigError {
+    /// Whether only another configuration helps: not if a name cannot be resolved, or a file cannot
+    /// be read, at the moment.
+    pub(crate) fn is_permanent(&self) -> bool {
+        match self {
+            StoreConfigError::Options(error) => {
+                matches!(error.kind.as_ref(), ErrorKind::InvalidArgument { .. })
+            }
+            StoreConfigError::Uri(_) | StoreConfigError::WriteConcern(_) => true,
+        }
+    }
 }
 
 /// The MongoDB store.
@@ -147,9 +162,9 @@ impl MongoStore {
         span: Span,
         dead_letters: Duration,
     ) -> Result<MongoStore, StoreConfigError> {
-        let mut options = ClientOptions::parse(config.uri.reveal())
+        let mut options = ClientOptions::parse(uri::parse(config.uri.reveal())?)
             .await
-            .map_err(|_| StoreConfigError::Uri)?;
+            .map_err(StoreConfigError::Options)?;
         options
             .app_name
             .get_or_insert_with(|| "hourbucket".to_owned());
