@@ -191,12 +191,9 @@ pub(crate) async fn fill_days(
     let filled = filled.await.inspect_err(|_| {
         let _ = writeln!(
             std::io::stderr().lock(),
-            "interrupted; the same command continues after the last sensor"
+            "interrupted; run the same command again, which begins with the first sensor"
         );
     })?;
-    if let Some(after) = &filled.continued_after {
-        print_line(&format!("continued after sensor {after}"));
-    }
     print_line(&format!(
         "computed {} days of {} sensors",
         filled.days, filled.sensors

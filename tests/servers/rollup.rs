@@ -338,7 +338,7 @@ async fn the_zone_of_a_database_stays_and_the_view_has_averages() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_past_is_filled_resumed_and_checked() {
+async fn the_past_is_filled_also_after_an_interruption_and_checked() {
     let name = unique_database("fill");
     let store = mongo(&name, "UTC").await.unwrap();
     let zone = Zone::UTC;
@@ -375,14 +375,13 @@ async fn the_past_is_filled_resumed_and_checked() {
     };
     let before = check(&[], false).await;
     assert!(!before.is_equal() && before.days == 24, "{before:?}");
+    // Not by a service with `rollup.days`, which would mark the day.
+    write(&store, &sensors[0], START + 3 * HOUR, 0, 3).await;
     let filled = store
         .fill_days(zone, START, START + 200 * HOUR, |_, _| {})
         .await
         .unwrap();
-    assert!(
-        filled.continued_after.is_some() && filled.sensors <= 3,
-        "{filled:?}"
-    );
+    assert_eq!(filled.sensors, 6, "also those before the interruption");
     // The day before the start is not filled.
     let after = check(&[], false).await;
     assert_eq!((after.days, after.differences), (24, 6), "{after:?}");
@@ -390,10 +389,7 @@ async fn the_past_is_filled_resumed_and_checked() {
         .fill_days(zone, START - 2 * DAY, START + 200 * HOUR, |_, _| {})
         .await
         .unwrap();
-    assert_eq!(
-        (again.continued_after, again.sensors, again.days),
-        (None, 6, 24)
-    );
+    assert_eq!((again.sensors, again.days), (6, 24));
     assert!(check(&[], false).await.is_equal());
 
     // A changed document, a missing one, and one that is marked.

@@ -3,12 +3,9 @@
 //!
 //! Each sensor's hours are streamed in the order of time and added up by day, without readings.
 //! Filling writes like the service: a document is replaced only by one that counts at least as many
-//! readings, so a concurrent computation is never undone. Its progress is recorded after each
-//! sensor, so an interrupted run continues:
-//!
-//! ```text
-//! hourbucket_meta: { _id: "rollup_fill", from: ISODate(…), after: "S17" }
-//! ```
+//! readings, so a concurrent computation is never undone. An interrupted run begins again with the
+//! first sensor. It must not continue after the last one: readings of the sensors before it may have
+//! arrived meanwhile while `rollup.days` was off, and their days would be left out without an error.
 //!
 //! A check skips days that are marked, and the open day: the service computes them. Days that
 //! differ are compared again after the marks were read once more, so a day that changes meanwhile
@@ -24,11 +21,10 @@ use crate::maintain::{MaintainError, Selection};
 use crate::model::{Day, SensorId, Zone};
 use crate::store::days::{DaySummary, DayWritten, SensorDay};
 use crate::store::mongo::MongoStore;
-use crate::store::mongo::names::{DAYS, META, PENDING_DAYS};
+use crate::store::mongo::names::{DAYS, PENDING_DAYS};
 use crate::store::mongo::read::bucket_reader::failed;
 use crate::store::mongo::read::days::day_of;
 use crate::store::mongo::read::queries::next_sensors;
-use crate::store::mongo::setup::Setup;
 use crate::store::reading::SensorQuery;
 
 /// Sensors that are listed together.
@@ -51,8 +47,6 @@ pub struct Filled {
     pub days: u64,
     /// Days that MongoDB refused.
     pub refused: u64,
-    /// The sensor after which this run continued; `None`: it began with the first.
-    pub continued_after: Option<String>,
 }
 
 /// The result of a check of days.
@@ -83,11 +77,10 @@ fn of_store(error: crate::store::StoreError) -> MaintainError {
 }
 
 impl MongoStore {
-    /// Computes and writes all days from `from_ms` on, or from where an earlier run with the same
-    /// start ended. `progress` is called after each sensor.
+    /// Computes and writes all days from `from_ms` on. `progress` is called after each sensor.
     ///
     /// # Errors
-    /// The server failed; the next run continues.
+    /// The server failed; what was written remains, and may be written again.
     pub async fn fill_days(
         &self,
         zone: Zone,
@@ -95,11 +88,8 @@ impl MongoStore {
         now_ms: i64,
         mut progress: impl FnMut(&str, &Filled),
     ) -> Result<Filled, MaintainError> {
-        let mut filled = Filled {
-            continued_after: self.filled_after(from_ms).await?,
-            ..Filled::default()
-        };
-        let mut after = filled.continued_after.clone();
+        let mut filled = Filled::default();
+        let mut after = None;
         // Days whose hours may have expired are left as they are.
         let kept_ms = self
             .retention
@@ -136,11 +126,9 @@ impl MongoStore {
                 }
                 self.fill(&mut batch, &mut filled).await?;
                 filled.sensors += 1;
-                self.note_filled(from_ms, &sensor).await?;
                 progress(&sensor, &filled);
             }
         }
-        self.end_fill().await?;
         Ok(filled)
     }
 
@@ -355,38 +343,6 @@ impl MongoStore {
             cursor,
             open: None,
         })
-    }
-
-    async fn filled_after(&self, from_ms: i64) -> Result<Option<String>, MaintainError> {
-        let filter = doc! { "_id": "rollup_fill", "from": DateTime::from_millis(from_ms) };
-        let found = self
-            .majority(META)
-            .find_one(filter)
-            .await
-            .map_err(failed("reading the progress"))?;
-        Ok(found.and_then(|d| d.get_str("after").ok().map(str::to_owned)))
-    }
-
-    async fn note_filled(&self, from_ms: i64, sensor: &str) -> Result<(), MaintainError> {
-        let document =
-            doc! { "_id": "rollup_fill", "from": DateTime::from_millis(from_ms), "after": sensor };
-        let update = doc! { "q": { "_id": "rollup_fill" }, "u": document, "upsert": true };
-        self.change_meta(doc! { "update": META, "updates": [update] })
-            .await
-    }
-
-    async fn end_fill(&self) -> Result<(), MaintainError> {
-        self.change_meta(
-            doc! { "delete": META, "deletes": [{ "q": { "_id": "rollup_fill" }, "limit": 1 }] },
-        )
-        .await
-    }
-
-    async fn change_meta(&self, command: mongodb::bson::Document) -> Result<(), MaintainError> {
-        let changed = Setup::new(&self.db, &self.options).change(command).await;
-        changed
-            .map(drop)
-            .map_err(|f| MaintainError::Server(f.at("recording the progress").to_string()))
     }
 }
 
