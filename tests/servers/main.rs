@@ -39,6 +39,7 @@ mod overflow;
 mod overflow_documents;
 mod overflow_service;
 mod page;
+mod printed;
 mod promql;
 mod promql_clients;
 mod promql_cost;
