@@ -108,7 +108,7 @@ fn an_invalid_option_of_store_uri_is_named_without_the_password() {
             "mongodb://u:geheim@127.0.0.1:1/?tls=yes",
             "`tls` option must be a boolean",
         ),
-        ("mongodb://u:ge@heim@127.0.0.1:1/", "percent-encoded"),
+        ("mongodb://u:ge@heim@127.0.0.1:1/", "%40"),
     ] {
         for (arguments, expected) in [("run", 78), ("check", 1), ("reconcile", 2)] {
             let mut command = command(&dir, &[arguments]);
