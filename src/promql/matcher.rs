@@ -1,5 +1,6 @@
 //! Label matchers. Regular expressions match the whole value and are limited in size.
 
+use std::collections::BTreeSet;
 use std::fmt;
 
 use regex::{Regex, RegexBuilder};
@@ -26,8 +27,34 @@ pub struct Matcher {
 enum Op {
     Equal,
     NotEqual,
-    Regex(Regex),
-    NotRegex(Regex),
+    Regex(Pattern),
+    NotRegex(Pattern),
+}
+
+/// A regular expression. A dashboard variable with many values is an alternation of texts, which is
+/// too large to be compiled.
+#[derive(Debug, Clone)]
+enum Pattern {
+    /// Only an alternation of these texts.
+    Texts(BTreeSet<String>),
+    /// Any other.
+    Compiled(Regex),
+}
+
+impl Pattern {
+    fn new(text: &str) -> Result<Pattern, PromqlError> {
+        match alternated(text) {
+            Some(texts) => Ok(Pattern::Texts(texts)),
+            None => anchored(text).map(Pattern::Compiled),
+        }
+    }
+
+    fn is_match(&self, value: &str) -> bool {
+        match self {
+            Pattern::Texts(texts) => texts.contains(value),
+            Pattern::Compiled(regex) => regex.is_match(value),
+        }
+    }
 }
 
 impl Matcher {
@@ -53,14 +80,14 @@ impl Matcher {
         value: String,
         is_positive: bool,
     ) -> Result<Matcher, PromqlError> {
-        let regex = anchored(&value)?;
+        let pattern = Pattern::new(&value)?;
         Ok(Matcher {
             name,
             value,
             op: if is_positive {
-                Op::Regex(regex)
+                Op::Regex(pattern)
             } else {
-                Op::NotRegex(regex)
+                Op::NotRegex(pattern)
             },
         })
     }
@@ -70,8 +97,8 @@ impl Matcher {
         match &self.op {
             Op::Equal => self.value == value,
             Op::NotEqual => self.value != value,
-            Op::Regex(regex) => regex.is_match(value),
-            Op::NotRegex(regex) => !regex.is_match(value),
+            Op::Regex(pattern) => pattern.is_match(value),
+            Op::NotRegex(pattern) => !pattern.is_match(value),
         }
     }
 
@@ -80,21 +107,38 @@ impl Matcher {
         matches!(self.op, Op::Equal)
     }
 
-    /// The values of an expression that is only an alternative of texts, such as `a|b`; `None` for
-    /// any other.
+    /// The values that match, each once, if the matcher lists them: `="a"`, or an expression such as
+    /// `a|b`; `None` for any other.
     pub fn alternatives(&self) -> Option<Vec<&str>> {
-        match self.op {
+        match &self.op {
             Op::Equal => Some(vec![&self.value]),
-            Op::Regex(_)
-                if !self
-                    .value
-                    .contains(|c: char| "\\.+*?()[]{}^$\n".contains(c)) =>
-            {
-                Some(self.value.split('|').collect())
-            }
+            Op::Regex(Pattern::Texts(texts)) => Some(texts.iter().map(String::as_str).collect()),
             _ => None,
         }
     }
+}
+
+/// The texts of an expression that is only an alternation of texts, also with escapes and in one
+/// group: `a|b`, `a\.b`, `(a|b)`, `(?:a|b)`. `None` for any other.
+fn alternated(expression: &str) -> Option<BTreeSet<String>> {
+    let grouped = expression
+        .strip_prefix("(?:")
+        .or_else(|| expression.strip_prefix('('))
+        .and_then(|rest| rest.strip_suffix(')'));
+    let mut texts = BTreeSet::new();
+    let mut text = String::new();
+    let mut rest = grouped.unwrap_or(expression).chars();
+    while let Some(c) = rest.next() {
+        match c {
+            '|' => drop(texts.insert(std::mem::take(&mut text))),
+            // Before an alphanumeric character, a backslash is more than an escape.
+            '\\' => text.push(rest.next().filter(char::is_ascii_punctuation)?),
+            '.' | '+' | '*' | '?' | '(' | ')' | '[' | ']' | '{' | '}' | '^' | '$' => return None,
+            c => text.push(c),
+        }
+    }
+    texts.insert(text);
+    Some(texts)
 }
 
 impl fmt::Display for Matcher {
@@ -160,6 +204,94 @@ mod tests {
         );
         assert_eq!(matcher("n|s").unwrap().alternatives(), Some(vec!["n", "s"]));
         assert_eq!(matcher("n.*").unwrap().alternatives(), None);
+    }
+
+    #[test]
+    fn an_alternation_of_many_texts_is_not_compiled() {
+        let matcher = |text: &str| Matcher::regex("a".into(), text.into(), true).unwrap();
+        let ids = |separator: &str| {
+            let ids = (0..5000).map(|i| format!("plant{separator}line-{i:04}"));
+            ids.collect::<Vec<_>>().join("|")
+        };
+        for text in [
+            ids(r"\."),
+            format!("({})", ids(r"\.")),
+            format!("(?:{})", ids(r"\.")),
+        ] {
+            let found = matcher(&text);
+            for (value, is_match) in [
+                ("plant.line-0000", true),
+                ("plant.line-4999", true),
+                ("plant.line-5000", false),
+                ("plantxline-0000", false),
+                ("Plant.line-0000", false),
+                ("plant.line-0000\n", false),
+                ("plant.line-00001", false),
+                ("", false),
+            ] {
+                assert_eq!(found.matches(value), is_match, "{value:?}");
+            }
+            let refused = Matcher::regex("a".into(), text, false).unwrap();
+            assert!(!refused.matches("plant.line-0000") && refused.matches("x"));
+            assert_eq!(found.alternatives().map(|all| all.len()), Some(5000));
+        }
+    }
+
+    /// What the alternation means is what the compiled expression means.
+    #[test]
+    fn texts_of_an_alternation_are_those_that_the_expression_matches() {
+        for (text, texts) in [
+            ("a", Some(vec!["a"])),
+            ("a|b", Some(vec!["a", "b"])),
+            ("a|", Some(vec!["a", ""])),
+            ("", Some(vec![""])),
+            ("(a|b)", Some(vec!["a", "b"])),
+            ("(?:a|b)", Some(vec!["a", "b"])),
+            ("()", Some(vec![""])),
+            (r"a\.b|c\-d|\||\(", Some(vec!["a.b", "c-d", "|", "("])),
+            (r"\\", Some(vec!["\\"])),
+            (
+                "é b|,-_:/@'\"<>&~=!%; #",
+                Some(vec!["é b", ",-_:/@'\"<>&~=!%; #"]),
+            ),
+            ("a.b", None),
+            ("(a)|(b)", None),
+            ("((a))", None),
+            ("(a|b", None),
+            ("a)", None),
+            ("(?i)a", None),
+            ("(?i:a)", None),
+            ("(?P<x>a)", None),
+            ("(a)?", None),
+            ("^a$", None),
+            ("a{2}", None),
+            (r"\d|a", None),
+            (r"\Qa\E", None),
+            (r"\a|\n", None),
+            (r"\101", None),
+            (r"\_", Some(vec!["_"])),
+            ("a\nb", Some(vec!["a\nb"])),
+        ] {
+            let Ok(found) = Matcher::regex("a".into(), text.into(), true) else {
+                assert!(texts.is_none(), "{text}");
+                continue;
+            };
+            let sorted = texts.map(|mut texts| {
+                texts.sort();
+                texts
+            });
+            assert_eq!(found.alternatives(), sorted, "{text}");
+            let compiled = anchored(text).unwrap();
+            for value in [
+                "", "a", "b", "A", "a\n", "a.b", "c-d", "|", "(", "\\", "a\nb", "é b",
+            ] {
+                assert_eq!(
+                    found.matches(value),
+                    compiled.is_match(value),
+                    "{text} {value:?}"
+                );
+            }
+        }
     }
 
     /// The answers are those of Go's `regexp`.
