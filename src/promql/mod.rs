@@ -22,6 +22,7 @@ mod matcher;
 mod parse;
 mod raw_strings;
 mod re2;
+mod regex_texts;
 mod series;
 mod value_type;
 pub mod windows;

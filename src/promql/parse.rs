@@ -20,6 +20,7 @@ use super::guard;
 use super::labels::METRIC_NAME;
 use super::matcher::Matcher;
 use super::raw_strings::in_double_quotes;
+use super::regex_texts::{marked, text_of, unmarked};
 
 /// Parses a query.
 ///
@@ -41,7 +42,7 @@ pub fn parse(text: &str) -> Result<Query, PromqlError> {
 /// As [`parse`].
 pub fn format(text: &str) -> Result<String, PromqlError> {
     parse(text)?;
-    Ok(parsed(text)?.prettify())
+    Ok(unmarked(&parsed(text)?.prettify()))
 }
 
 /// The matchers of a series selector (`match[]`).
@@ -55,23 +56,23 @@ pub fn parse_selector(text: &str) -> Result<Vec<Matcher>, PromqlError> {
         ))
     };
     let is_plain = |vs: &p::VectorSelector| vs.offset.is_none() && vs.at.is_none();
-    match parsed(text) {
-        Ok(p::Expr::VectorSelector(vs)) if is_plain(&vs) => matchers(vs.name, vs.matchers),
-        Ok(_) => Err(wrong()),
-        Err(PromqlError::BadData(detail)) if detail.contains("at least one non-empty matcher") => {
-            Err(PromqlError::bad_data(
-                "match[] must contain at least one non-empty matcher",
-            ))
+    let found = parsed(text).and_then(|found| match found {
+        p::Expr::VectorSelector(vs) if is_plain(&vs) => matchers(vs.name, vs.matchers),
+        _ => Err(wrong()),
+    });
+    found.map_err(|error| match error {
+        PromqlError::BadData(detail) if detail.contains("at least one non-empty matcher") => {
+            PromqlError::bad_data("match[] must contain at least one non-empty matcher")
         }
-        Err(error) => Err(error),
-    }
+        error => error,
+    })
 }
 
 fn parsed(text: &str) -> Result<p::Expr, PromqlError> {
     guard::check(text)?;
     let parse_error = |detail: &str| PromqlError::bad_data(format!("parse error: {detail}"));
     let text = as_parsed(text);
-    let text = in_double_quotes(&text);
+    let text = marked(&in_double_quotes(&text));
     match catch_unwind(|| p::parse(&text)) {
         Ok(Ok(parsed)) => Ok(parsed),
         Ok(Err(detail)) => Err(parse_error(&detail)),
@@ -347,11 +348,14 @@ fn matchers(name: Option<String>, of: Matchers) -> Result<Vec<Matcher>, PromqlEr
         all.push(Matcher::equal(METRIC_NAME, name));
     }
     for matcher in of.matchers {
-        all.push(match matcher.op {
-            MatchOp::Equal => Matcher::equal(matcher.name, matcher.value),
-            MatchOp::NotEqual => Matcher::not_equal(matcher.name, matcher.value),
-            MatchOp::Re(_) => Matcher::regex(matcher.name, matcher.value, true)?,
-            MatchOp::NotRe(_) => Matcher::regex(matcher.name, matcher.value, false)?,
+        let (text, is_regex) = text_of(matcher.value);
+        all.push(match (matcher.op, is_regex) {
+            (MatchOp::Equal, false) => Matcher::equal(matcher.name, text),
+            (MatchOp::NotEqual, false) => Matcher::not_equal(matcher.name, text),
+            (MatchOp::Equal | MatchOp::Re(_), _) => Matcher::regex(matcher.name, text, true)?,
+            (MatchOp::NotEqual | MatchOp::NotRe(_), _) => {
+                Matcher::regex(matcher.name, text, false)?
+            }
         });
     }
     if all.iter().all(|m| m.matches("")) {
@@ -461,6 +465,34 @@ mod tests {
         ] {
             assert_eq!(format(text).unwrap(), wanted);
         }
+    }
+
+    /// The crate of the parser knows another dialect.
+    #[test]
+    fn regular_expressions_are_those_of_re2() {
+        for (text, value) in [
+            (r"[\w-.]+", "a-b.c"),
+            (r"[\w-:]+", "a:b-c"),
+            (r"[\d-z]", "z"),
+            ("[[]", "["),
+            (r"\Qa.b\E", "a.b"),
+            (r"\101", "A"),
+        ] {
+            let found = parse_selector(&format!("temp{{a=~`{text}`, b!~'x', c=\"=~\", d!=`~`}}"));
+            let found = found.unwrap();
+            let shown: Vec<String> = found.iter().skip(1).map(ToString::to_string).collect();
+            let quoted = text.replace('\\', "\\\\");
+            let wanted = [
+                format!("a=~\"{quoted}\""),
+                "b!~\"x\"".to_owned(),
+                "c=\"=~\"".to_owned(),
+                "d!=\"~\"".to_owned(),
+            ];
+            assert_eq!(shown, wanted);
+            assert!(found[1].matches(value), "{text}");
+        }
+        let error = parse("temp{a=~`(`}").unwrap_err().to_string();
+        assert!(error.contains("error parsing regexp"), "{error}");
     }
 
     #[test]
