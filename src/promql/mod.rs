@@ -10,6 +10,7 @@
 //! if the caller has them: [`windows`] has the rules.
 
 mod ast;
+mod at_times;
 pub mod chunk;
 mod durations;
 mod error;

@@ -13,6 +13,7 @@ use super::ast::{
     Aggregate, AggregateOp, At, Binary, BinaryOp, Call, Cardinality, Expr, Query, Selector,
     Subquery, ValueType,
 };
+use super::at_times;
 use super::durations::as_parsed;
 use super::error::PromqlError;
 use super::functions::{self, Function, Kind};
@@ -42,7 +43,9 @@ pub fn parse(text: &str) -> Result<Query, PromqlError> {
 /// As [`parse`].
 pub fn format(text: &str) -> Result<String, PromqlError> {
     parse(text)?;
-    Ok(unmarked(&parsed(text)?.prettify()))
+    let (text, are_negative) = at_times::positive(text);
+    let formatted = unmarked(&parsed(&text)?.prettify());
+    Ok(at_times::signed(&formatted, &are_negative))
 }
 
 /// The matchers of a series selector (`match[]`).
@@ -462,6 +465,12 @@ mod tests {
             (r#"temp{a=~`S\d"`}"#, r#"temp{a=~"S\\d\""}"#),
             ("`a\\\té`", r#""a\\\té""#),
             (r#"temp{a="`\\d`"} # `\d"#, r#"temp{a="`\\d`"}"#),
+            ("temp @ -5", "temp @ -5.000"),
+            ("temp @ 5", "temp @ 5.000"),
+            (
+                r#"sum_over_time((a{b="@ 0.000"} @ 0 + c @ -1.5)[5m:1m] @ -0.001) + d @ start()"#,
+                r#"sum_over_time((a{b="@ 0.000"} @ 0.000 + c @ -1.500)[5m:1m] @ -0.001) + d @ start()"#,
+            ),
         ] {
             assert_eq!(format(text).unwrap(), wanted);
         }
