@@ -26,6 +26,13 @@ impl PromqlError {
         PromqlError::BadData(text.into())
     }
 
+    /// The error at the limit of series.
+    pub(crate) fn too_many_series(series_max: usize) -> PromqlError {
+        PromqlError::execution(format!(
+            "the query selects more than {series_max} series (promql.series_max); select fewer"
+        ))
+    }
+
     /// The error at the limit of samples.
     pub(crate) fn too_many_samples() -> PromqlError {
         PromqlError::execution(

@@ -13,32 +13,21 @@ use crate::store::catalog::{CatalogEntry, CatalogQuery};
 
 /// Most sensors that are read from each shard and from the store at a time.
 const STEP_MAX: usize = 10_000;
+/// The same if they are only gone through: so many are in memory, of usual entries about 5 MiB.
+const EACH_STEP: usize = 1000;
+
+/// The sensors of one step.
+struct Step {
+    entries: Vec<CatalogEntry>,
+    /// There may be more after this one; `None` at the end.
+    end: Option<SensorId>,
+    complete: bool,
+}
 
 impl ReadService {
     /// The sensors that match, stored and in memory, each once, ordered by the bytes of their ids.
     /// Not complete before the catalogue of an older database is filled.
     ///
-    /// # Errors
-    /// See [`ReadError`].
-    pub async fn find_sensors(
-        &self,
-        query: &CatalogQuery,
-    ) -> Result<QueryResult<Vec<CatalogEntry>>, ReadError> {
-        self.within(self.find(query)).await
-    }
-
-    async fn find(
-        &self,
-        query: &CatalogQuery,
-    ) -> Result<QueryResult<Vec<CatalogEntry>>, ReadError> {
-        let complete = self.store.is_catalog_complete() && self.caught_up().await;
-        let found = self.find_in_steps(query).await?;
-        Ok(QueryResult {
-            complete: complete && found.complete,
-            ..found
-        })
-    }
-
     /// Goes through the ids in steps, without waiting for the router. In each step memory is read
     /// before the store: what leaves memory in between is in the catalogue by then.
     pub(super) async fn find_in_steps(
@@ -47,27 +36,15 @@ impl ReadService {
     ) -> Result<QueryResult<Vec<CatalogEntry>>, ReadError> {
         let mut complete = true;
         let mut found = vec![];
-        let step = query.limit.clamp(1, STEP_MAX);
         let mut rest = CatalogQuery {
-            limit: step,
+            limit: query.limit.clamp(1, STEP_MAX),
             ..query.clone()
         };
         while found.len() < query.limit {
-            let (memory, memory_end, incomplete) = self.uncatalogued(&rest).await?;
-            complete &= !incomplete;
-            let stored = self.store.find_catalog(&rest).await?;
-            let stored_end = (stored.len() >= step)
-                .then(|| stored.last().map(|entry| entry.sensor_id.clone()))
-                .flatten();
-            // Up to here the step has seen all sensors.
-            let end = [memory_end, stored_end].into_iter().flatten().min();
-            let entries = self.merged(memory, stored, end.as_ref()).await?;
-            found.extend(
-                entries
-                    .into_values()
-                    .filter(|entry| rest.matches_but_id(entry)),
-            );
-            match end {
+            let step = self.find_step(&rest).await?;
+            complete &= step.complete;
+            found.extend(step.entries);
+            match step.end {
                 Some(end) => rest.after = Some(end),
                 None => break,
             }
@@ -76,6 +53,51 @@ impl ReadService {
         Ok(QueryResult {
             answer: found,
             complete,
+        })
+    }
+
+    /// Gives the same sensors to `each`, one at a time, after waiting for the router. Each step has
+    /// its own turn and time limit, so the caller limits the whole.
+    ///
+    /// # Errors
+    /// Those of `each`, which ends it, and [`ReadError`].
+    pub(super) async fn each_sensor<E: From<ReadError>>(
+        &self,
+        query: &CatalogQuery,
+        mut each: impl FnMut(CatalogEntry) -> Result<(), E>,
+    ) -> Result<(), E> {
+        self.caught_up().await;
+        let mut rest = CatalogQuery {
+            limit: EACH_STEP,
+            ..query.clone()
+        };
+        loop {
+            let step = self.within(self.find_step(&rest)).await?;
+            step.entries.into_iter().try_for_each(&mut each)?;
+            match step.end {
+                Some(end) => rest.after = Some(end),
+                None => return Ok(()),
+            }
+        }
+    }
+
+    /// The first sensors that match, of as many as the limit of the query.
+    async fn find_step(&self, query: &CatalogQuery) -> Result<Step, ReadError> {
+        let (memory, memory_end, incomplete) = self.uncatalogued(query).await?;
+        let stored = self.store.find_catalog(query).await?;
+        let stored_end = (stored.len() >= query.limit)
+            .then(|| stored.last().map(|entry| entry.sensor_id.clone()))
+            .flatten();
+        // Up to here the step has seen all sensors.
+        let end = [memory_end, stored_end].into_iter().flatten().min();
+        let entries = self.merged(memory, stored, end.as_ref()).await?;
+        let entries = entries
+            .into_values()
+            .filter(|entry| query.matches_but_id(entry));
+        Ok(Step {
+            entries: entries.collect(),
+            end,
+            complete: !incomplete,
         })
     }
 
@@ -269,7 +291,7 @@ mod tests {
     }
 
     async fn ids(reads: &ReadService, query: CatalogQuery) -> Vec<String> {
-        let found = reads.find_sensors(&query).await.unwrap();
+        let found = reads.find_in_steps(&query).await.unwrap();
         assert!(found.complete);
         found
             .answer
@@ -348,7 +370,7 @@ mod tests {
             sensor_ids: Some(vec!["c".into(), "a".into(), "x".into()]),
             ..all()
         };
-        let found = reads.find_sensors(&some).await.unwrap().answer;
+        let found = reads.find_in_steps(&some).await.unwrap().answer;
         assert_eq!(
             found
                 .iter()
@@ -405,7 +427,7 @@ mod tests {
             })
             .await
             .unwrap();
-        let found = reads.find_sensors(&CatalogQuery::default()).await.unwrap();
+        let found = reads.find_in_steps(&CatalogQuery::default()).await.unwrap();
         let sites = |tags: Vec<&BTreeMap<String, String>>| -> Vec<String> {
             tags.iter().map(|tags| tags["site"].clone()).collect()
         };

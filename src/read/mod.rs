@@ -41,6 +41,7 @@ pub mod fleet;
 mod fleet_cache;
 pub mod hours;
 pub mod merge;
+pub mod selector;
 pub mod sensors;
 pub mod series;
 pub mod silence;

@@ -8,21 +8,17 @@
 //! Windows are answered from the summaries of hours and days if they are at least as long as a
 //! bucket and the field has only had numbers (booleans are in no summary): see [`super::windows`].
 
-use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use futures_util::{StreamExt, TryStreamExt, stream};
 
 use super::merge::Window;
+use super::selector::{MayRead, SensorLabels, SeriesSelector};
 use super::{ReadError, ReadService};
 use crate::model::{FieldKinds, SensorId, ValueRef};
-use crate::promql::{
-    Labels, METRIC_NAME, Matcher, PromqlError, Sample, SelectedSeries, SelectorRequest, SeriesData,
-};
-use crate::store::catalog::{CatalogEntry, CatalogQuery};
+use crate::promql::{Labels, PromqlError, Sample, SelectedSeries, SelectorRequest, SeriesData};
+use crate::store::catalog::CatalogEntry;
 
-/// The label with the sensor's id.
-pub const SENSOR_ID: &str = "sensor_id";
 /// Sensors that are read at the same time for one query.
 const CONCURRENT: usize = 8;
 /// Readings in one step.
@@ -61,10 +57,7 @@ impl SelectLimits {
 
     fn add_series(&self, more: usize) -> Result<(), PromqlError> {
         match self.series.fetch_add(more, Ordering::Relaxed) + more > self.series_max {
-            true => Err(PromqlError::Execution(format!(
-                "the query selects more than {} series (promql.series_max); select fewer",
-                self.series_max
-            ))),
+            true => Err(PromqlError::too_many_series(self.series_max)),
             false => Ok(()),
         }
     }
@@ -100,9 +93,6 @@ impl Missing {
     }
 }
 
-/// Which sensors a reader may read.
-pub type MayRead<'a> = &'a (dyn Fn(&str) -> bool + Send + Sync);
-
 /// Series of one sensor that are loaded in the same way: field and labels.
 pub(super) struct Wanted {
     pub(super) sensor_id: SensorId,
@@ -117,26 +107,6 @@ struct Selected {
 }
 
 impl ReadService {
-    /// The labels of all series that match and may have samples in the time range (ms since 1970,
-    /// end exclusive); at most `limit`.
-    ///
-    /// # Errors
-    /// See [`ReadError`].
-    pub async fn series_labels(
-        &self,
-        matchers: &[Matcher],
-        overlaps_ms: Option<(i64, i64)>,
-        may_read: MayRead<'_>,
-        limit: usize,
-    ) -> Result<Vec<Labels>, ReadError> {
-        let found = self.find_series(matchers, overlaps_ms, may_read).await?;
-        let labels = found
-            .into_iter()
-            .flat_map(|selected| selected.fields)
-            .map(|(_, labels, _)| labels);
-        Ok(labels.take(limit).collect())
-    }
-
     /// Loads what a selector of a query needs.
     ///
     /// # Errors
@@ -151,10 +121,17 @@ impl ReadService {
             return Ok((vec![], Missing::default()));
         }
         let overlaps = Some((request.after_ms + 1, request.to_ms + 1));
-        let found = self
-            .find_series(&request.matchers, overlaps, may_read)
-            .await?;
-        limits.add_series(found.iter().map(|selected| selected.fields.len()).sum())?;
+        let selector = SeriesSelector::new(&request.matchers);
+        let mut found = vec![];
+        self.each_sensor(&selector.query(overlaps), |entry| {
+            if may_read(&entry.sensor_id) && selector.has_sensor(&entry) {
+                let selected = selected(&entry, &selector);
+                limits.add_series(selected.fields.len())?;
+                found.extend((!selected.fields.is_empty()).then_some(selected));
+            }
+            Ok::<(), SelectError>(())
+        })
+        .await?;
         let windows = request
             .windows
             .filter(|windows| windows.range_ms >= self.span().ms());
@@ -202,21 +179,6 @@ impl ReadService {
             series.extend(more);
         }
         Ok((series, missing))
-    }
-
-    async fn find_series(
-        &self,
-        matchers: &[Matcher],
-        overlaps_ms: Option<(i64, i64)>,
-        may_read: MayRead<'_>,
-    ) -> Result<Vec<Selected>, ReadError> {
-        let query = catalog_query(matchers, overlaps_ms);
-        let found = self.find_sensors(&query).await?.answer;
-        let readable = found.into_iter().filter(|entry| may_read(&entry.sensor_id));
-        let selected = readable.map(|entry| selected(entry, matchers, query.field.as_deref()));
-        Ok(selected
-            .filter(|selected| !selected.fields.is_empty())
-            .collect())
     }
 
     /// The samples of some series of one sensor.
@@ -333,71 +295,20 @@ pub(super) fn number(value: ValueRef<'_>) -> Option<f64> {
     }
 }
 
-/// The matchers that the catalogue can look up; the others are applied to its results.
-fn catalog_query(matchers: &[Matcher], overlaps_ms: Option<(i64, i64)>) -> CatalogQuery {
-    let mut query = CatalogQuery {
-        overlaps_ms,
-        ..CatalogQuery::default()
-    };
-    for matcher in matchers {
-        match (
-            matcher.name.as_str(),
-            matcher.is_equal() && !matcher.value.is_empty(),
-        ) {
-            (SENSOR_ID, _) => {
-                if let Some(ids) = matcher
-                    .alternatives()
-                    .filter(|ids| ids.iter().all(|id| !id.is_empty()))
-                {
-                    query
-                        .sensor_ids
-                        .get_or_insert_with(|| ids.into_iter().map(SensorId::from).collect());
-                }
-            }
-            (METRIC_NAME, true) => {
-                query.field.get_or_insert_with(|| matcher.value.clone());
-            }
-            (_, true) => query
-                .tags
-                .push((matcher.name.clone(), matcher.value.clone())),
-            _ => {}
-        }
-    }
-    query
-}
-
 /// The series of a sensor that match.
-fn selected(entry: CatalogEntry, matchers: &[Matcher], field: Option<&str>) -> Selected {
-    let mut fields: BTreeMap<String, FieldKinds> = entry.fields;
-    if let Some(field) = field.filter(|_| entry.is_truncated) {
-        // Not recorded, so it may have had any kind of value.
-        fields
-            .entry(field.to_owned())
-            .or_insert(FieldKinds::NUMBER.with(FieldKinds::BOOL));
-    }
-    let series = fields.into_iter().filter_map(|(field, kinds)| {
-        let has_numbers = kinds.contains(FieldKinds::NUMBER);
-        let has_bools = kinds.contains(FieldKinds::BOOL);
-        let own = [
-            (METRIC_NAME, field.as_str()),
-            (SENSOR_ID, &*entry.sensor_id),
-        ];
-        let tags = entry
-            .tags
-            .iter()
-            .map(|(name, value)| (name.as_str(), value.as_str()));
-        let labels = Labels::new(
-            own.into_iter()
-                .chain(tags)
-                .map(|(name, value)| (name.into(), value.into())),
-        );
-        let is_selected =
-            (has_numbers || has_bools) && matchers.iter().all(|m| m.matches(labels.get(&m.name)));
-        is_selected.then_some((field, labels, has_numbers && !has_bools))
+fn selected(entry: &CatalogEntry, selector: &SeriesSelector<'_>) -> Selected {
+    let of_sensor = SensorLabels::new(entry);
+    let recorded = selector.fields(entry).map(|(field, kinds)| {
+        let is_number = !kinds.contains(FieldKinds::BOOL);
+        (field, is_number)
     });
-    let fields = series.collect();
+    // What is not recorded may have had any kind of value.
+    let unrecorded = selector.unrecorded(entry).map(|field| (field, false));
+    let fields = recorded.chain(unrecorded);
+    let fields =
+        fields.map(|(field, is_number)| (field.to_owned(), of_sensor.with(field), is_number));
     Selected {
-        sensor_id: entry.sensor_id,
-        fields,
+        sensor_id: entry.sensor_id.clone(),
+        fields: fields.collect(),
     }
 }

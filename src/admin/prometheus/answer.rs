@@ -1,15 +1,27 @@
 //! Answers and errors in the form of Prometheus' HTTP API.
 
-use axum::body::Body;
-use axum::http::header::CONTENT_TYPE;
+use std::convert::Infallible;
+
+use axum::body::{Body, Bytes};
+use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
+use futures_util::stream;
+use serde::{Serialize, Serializer};
 use serde_json::{Value as Json, json};
+use tokio::sync::OwnedSemaphorePermit;
 
 use crate::promql::format::{api_number, push_time};
 use crate::promql::{Evaluated, Labels, PromqlError, Sample, Series, Value};
 use crate::read::ReadError;
 use crate::read::series::SelectError;
+
+/// The warning of an answer that has more items than the request's `limit`.
+pub(super) const TRUNCATED: &str = "results truncated due to limit";
+/// Bytes of a body that are sent at a time.
+const PIECE_BYTES: usize = 64 << 10;
+
+pub(super) type Answered = Result<Response, PrometheusError>;
 
 /// An error with Prometheus' type and status.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -81,12 +93,39 @@ impl IntoResponse for PrometheusError {
 }
 
 /// `{"status": "success", "data": …}`.
-pub(super) fn success(data: &Json, warnings: &[String]) -> Response {
-    let mut body = json!({ "status": "success", "data": data });
-    if !warnings.is_empty() {
-        body["warnings"] = json!(warnings);
+pub(super) fn success(data: &impl Serialize, warnings: &[String]) -> Response {
+    body_of(StatusCode::OK, success_text(data, warnings))
+}
+
+/// The body of [`success`].
+pub(super) fn success_text(data: &impl Serialize, warnings: &[String]) -> String {
+    #[derive(Serialize)]
+    struct Success<'a, T> {
+        status: &'static str,
+        data: &'a T,
+        #[serde(skip_serializing_if = "<[String]>::is_empty")]
+        warnings: &'a [String],
     }
-    body_of(StatusCode::OK, body.to_string())
+    let success = Success {
+        status: "success",
+        data,
+        warnings,
+    };
+    // Texts, lists and maps with texts as keys always have a form in JSON.
+    serde_json::to_string(&success).unwrap_or_default()
+}
+
+/// A response with this body; `sending` is held until it is sent.
+pub(super) fn sent(body: String, sending: OwnedSemaphorePermit) -> Response {
+    let length = HeaderValue::from(body.len());
+    let next = |(mut rest, sending): (Bytes, OwnedSemaphorePermit)| async move {
+        let piece = rest.split_to(rest.len().min(PIECE_BYTES));
+        (!piece.is_empty()).then_some((Ok::<_, Infallible>(piece), (rest, sending)))
+    };
+    let pieces = stream::unfold((Bytes::from(body), sending), next);
+    let mut response = response_of(StatusCode::OK, Body::from_stream(pieces));
+    response.headers_mut().insert(CONTENT_LENGTH, length);
+    response
 }
 
 /// The result of a query at `at_ms`; at most `limit` series unless that is 0.
@@ -101,7 +140,7 @@ pub(super) fn result(evaluated: Evaluated, at_ms: i64, limit: usize) -> Response
         && series.len() > limit
     {
         series.truncate(limit);
-        warnings.push("results truncated due to limit".to_owned());
+        warnings.push(TRUNCATED.to_owned());
     }
     body_of(
         StatusCode::OK,
@@ -159,7 +198,7 @@ fn push_all(out: &mut String, all: &[Series], one: impl Fn(&mut String, &Series)
             out.push(',');
         }
         out.push_str("{\"metric\":");
-        out.push_str(&labels(&series.labels).to_string());
+        out.push_str(&json!(LabelsJson(&series.labels)).to_string());
         out.push(',');
         one(out, series);
         out.push('}');
@@ -175,16 +214,21 @@ fn push_pair(out: &mut String, ts_ms: i64, value: f64) {
     out.push_str("\"]");
 }
 
-pub(super) fn labels(labels: &Labels) -> Json {
-    labels
-        .iter()
-        .map(|(name, value)| (name.to_owned(), Json::from(value)))
-        .collect::<serde_json::Map<_, _>>()
-        .into()
+/// An object of labels.
+pub(super) struct LabelsJson<'a>(pub(super) &'a Labels);
+
+impl Serialize for LabelsJson<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.0.iter())
+    }
 }
 
 fn body_of(status: StatusCode, body: String) -> Response {
-    let mut response = Response::new(Body::from(body));
+    response_of(status, Body::from(body))
+}
+
+fn response_of(status: StatusCode, body: Body) -> Response {
+    let mut response = Response::new(body);
     *response.status_mut() = status;
     response
         .headers_mut()

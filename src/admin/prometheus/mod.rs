@@ -3,6 +3,7 @@
 
 mod answer;
 mod body;
+mod listing;
 mod params;
 mod remote_read;
 mod run;
@@ -10,25 +11,24 @@ mod run;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::extract::rejection::PathRejection;
-use axum::extract::{Extension, Path, Request, State};
+use axum::extract::{Extension, Request, State};
 use axum::http::Uri;
 use axum::middleware::from_fn_with_state;
 use axum::response::Response;
 use axum::routing::{MethodRouter, any, get};
 use serde_json::{Value as Json, json};
 
-use self::answer::{PrometheusError, labels, result, success};
-use self::params::{Params, invalid, unescaped};
+use self::answer::{Answered, PrometheusError, result, success};
+use self::listing::{label_names, label_values, metadata, series};
+use self::params::{Params, invalid};
 use self::run::Runner;
 use super::access::{self, Access, Reader};
 use crate::config::Promql;
-use crate::promql::{Labels, METRIC_NAME, Matcher, QueryTime, format_query};
+use crate::promql::{QueryTime, format_query};
 use crate::read::ReadService;
 
 /// The routes of this API.
@@ -52,10 +52,6 @@ const FORM_BYTES_MAX: usize = 2 << 20;
 const POINTS_MAX: i64 = 11_000;
 /// The version of Prometheus whose language and API this is; clients enable features by it.
 const VERSION: &str = "3.12.0";
-/// Series that labels, label values and metadata are collected from.
-const SERIES_MAX: usize = 1_000_000;
-
-type Answered = Result<Response, PrometheusError>;
 
 pub(super) fn routes(reads: Option<(Arc<ReadService>, Promql)>, access: Access) -> Router {
     let Some((reads, settings)) = reads else {
@@ -177,128 +173,6 @@ async fn ask(
 fn lookback_ms(runner: &Runner, params: &Params) -> Result<i64, PrometheusError> {
     let asked = params.duration_ms("lookback_delta")?.filter(|ms| *ms > 0);
     Ok(asked.unwrap_or(runner.settings.lookback.as_millis() as i64))
-}
-
-/// The labels of all series that one of the selectors matches; of all series without a selector.
-async fn found(
-    runner: &Runner,
-    params: &Params,
-    reader: &Reader,
-) -> Result<BTreeSet<Labels>, PrometheusError> {
-    let mut selectors: Vec<Vec<Matcher>> = params.selectors()?;
-    if selectors.is_empty() {
-        selectors.push(vec![]);
-    }
-    let start = params.time("start")?;
-    let end = params.time("end")?;
-    if start.zip(end).is_some_and(|(start, end)| end < start) {
-        return Ok(BTreeSet::new());
-    }
-    let overlaps = match (start, end) {
-        (None, None) => None,
-        // Times stay within the range of dates, so that the sums of the catalogue's precision do
-        // not overflow.
-        (start, end) => Some((
-            start.unwrap_or(-TIME_MAX_MS),
-            end.unwrap_or(TIME_MAX_MS) + 1,
-        )),
-    };
-    let may_read = |sensor_id: &str| reader.may_read(sensor_id);
-    let mut all = BTreeSet::new();
-    for matchers in &selectors {
-        all.extend(
-            runner
-                .reads
-                .series_labels(matchers, overlaps, &may_read, SERIES_MAX)
-                .await?,
-        );
-    }
-    Ok(all)
-}
-
-const TIME_MAX_MS: i64 = 300_000_000_000_000;
-
-/// The first `limit` and a warning if there are more.
-fn limited(mut all: Vec<Json>, limit: usize) -> Response {
-    let is_truncated = limit > 0 && all.len() > limit;
-    if is_truncated {
-        all.truncate(limit);
-    }
-    let warning = is_truncated.then(|| "results truncated due to limit".to_owned());
-    success(&Json::from(all), warning.as_slice())
-}
-
-async fn series(runner: Runner, params: Params, reader: Reader) -> Answered {
-    let limit = params.limit()?;
-    if params.selectors()?.is_empty() {
-        return Err(PrometheusError::bad_data("no match[] parameter provided"));
-    }
-    let all = found(&runner, &params, &reader).await?;
-    Ok(limited(all.iter().map(labels).collect(), limit))
-}
-
-async fn label_names(runner: Runner, params: Params, reader: Reader) -> Answered {
-    let limit = params.limit()?;
-    let all = found(&runner, &params, &reader).await?;
-    let names: BTreeSet<&str> = all
-        .iter()
-        .flat_map(Labels::iter)
-        .map(|(name, _)| name)
-        .collect();
-    Ok(limited(names.into_iter().map(Json::from).collect(), limit))
-}
-
-async fn label_values(
-    State(runner): State<Runner>,
-    Extension(reader): Extension<Reader>,
-    name: Result<Path<String>, PathRejection>,
-    uri: Uri,
-) -> Answered {
-    let name = name.map_err(|error| PrometheusError::bad_data(error.body_text()))?;
-    let params = Params::new(&uri, b"")?;
-    let limit = params.limit()?;
-    let name = unescaped(&name.0);
-    if name.is_empty() {
-        return Err(PrometheusError::bad_data(format!(
-            "invalid label name: {name:?}"
-        )));
-    }
-    let all = found(&runner, &params, &reader).await?;
-    let values: BTreeSet<&str> = all
-        .iter()
-        .map(|labels| labels.get(&name))
-        .filter(|value| !value.is_empty())
-        .collect();
-    Ok(limited(values.into_iter().map(Json::from).collect(), limit))
-}
-
-async fn metadata(
-    State(runner): State<Runner>,
-    Extension(reader): Extension<Reader>,
-    uri: Uri,
-) -> Answered {
-    let params = Params::new(&uri, b"")?;
-    let limit = params.limit()?;
-    let wanted = params.get("metric");
-    let matchers: Vec<Matcher> = wanted
-        .map(|name| Matcher::equal(METRIC_NAME, name))
-        .into_iter()
-        .collect();
-    let may_read = |sensor_id: &str| reader.may_read(sensor_id);
-    let all = runner
-        .reads
-        .series_labels(&matchers, None, &may_read, SERIES_MAX)
-        .await?;
-    let names: BTreeSet<&str> = all.iter().map(|labels| labels.get(METRIC_NAME)).collect();
-    let of = |name: &str| {
-        (
-            name.to_owned(),
-            json!([{ "type": "gauge", "help": "", "unit": "" }]),
-        )
-    };
-    let limit = if limit == 0 { usize::MAX } else { limit };
-    let data: BTreeMap<String, Json> = names.into_iter().take(limit).map(of).collect();
-    Ok(success(&json!(data), &[]))
 }
 
 async fn build_info() -> Response {

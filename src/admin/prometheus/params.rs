@@ -5,7 +5,6 @@ use axum::http::Uri;
 use chrono::DateTime;
 
 use super::answer::PrometheusError;
-use crate::promql::{Matcher, parse_selector};
 
 /// Times beyond these have no date: years -9999 to 9999, in ms.
 const TIME_MS_MAX: f64 = 3e14;
@@ -45,11 +44,9 @@ impl Params {
     }
 
     /// The selectors of `match[]`.
-    pub(super) fn selectors(&self) -> Result<Vec<Vec<Matcher>>, PrometheusError> {
+    pub(super) fn selectors(&self) -> Vec<&str> {
         let given = self.0.iter().filter(|(name, _)| name == "match[]");
-        given
-            .map(|(_, text)| parse_selector(text).map_err(PrometheusError::from))
-            .collect()
+        given.map(|(_, text)| text.as_str()).collect()
     }
 
     pub(super) fn time(&self, name: &str) -> Result<Option<i64>, PrometheusError> {
@@ -254,7 +251,7 @@ mod tests {
         let params = Params::new(&uri, b"query=%7Bx%3D%22%C3%A9%22%7D&match%5B%5D=temp");
         let params = params.unwrap();
         assert_eq!(params.get("query"), Some("{x=\"é\"}"));
-        assert_eq!(params.selectors().unwrap().len(), 2);
+        assert_eq!(params.selectors(), ["temp", "up"]);
         assert_eq!(
             (params.limit().unwrap(), params.time("time").unwrap()),
             (5, None)

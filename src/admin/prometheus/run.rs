@@ -1,5 +1,5 @@
 //! Runs a query: parses it, loads its series and evaluates it. Remote read has its series loaded
-//! here too.
+//! here too, and listings run here.
 //!
 //! Each query has a separate thread, with a stack for the deepest expression that the parser
 //! accepts. So no query delays an acknowledgement by occupying a worker of the runtime, and the
@@ -159,9 +159,9 @@ pub(super) type Reply<T> = oneshot::Sender<Result<T, PrometheusError>>;
 
 /// What a query's thread needs.
 pub(super) struct Work {
-    reads: Arc<ReadService>,
-    settings: Arc<Promql>,
-    stop: Stop,
+    pub(super) reads: Arc<ReadService>,
+    pub(super) settings: Arc<Promql>,
+    pub(super) stop: Stop,
     token: CancellationToken,
     pub(super) runtime: Handle,
     pub(super) deadline: tokio::time::Instant,
@@ -212,9 +212,17 @@ impl Work {
         all: &[SelectorRequest],
         reader: &Reader,
     ) -> Result<(Vec<Vec<SelectedSeries>>, Missing), PrometheusError> {
+        self.until_stopped(self.load(all, reader))
+    }
+
+    /// Waits for what is loaded, unless the client goes away or the time is up.
+    pub(super) fn until_stopped<T>(
+        &self,
+        loading: impl Future<Output = Result<T, PrometheusError>>,
+    ) -> Result<T, PrometheusError> {
         self.runtime.block_on(async {
             tokio::select! {
-                loaded = self.load(all, reader) => loaded,
+                loaded = loading => loaded,
                 () = self.token.cancelled() => Err(self.stop.check().err().unwrap_or(PromqlError::Cancelled).into()),
             }
         })

@@ -2,7 +2,7 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -10,20 +10,25 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::admin::{Admin, Health, TokenSource};
-use crate::config::{AckMode, Config};
-use crate::model::{Span, SystemClock};
+use crate::config::{AckMode, Config, Promql};
+use crate::model::catalog::CATALOG_FIELDS_MAX;
+use crate::model::{CatalogUpdate, FieldKinds, Span, SystemClock};
 use crate::read::ReadService;
+use crate::store::Store;
 use crate::store::memory::MemoryStore;
 
 /// A served port with room for this many connections.
 async fn port(connections_max: usize) -> SocketAddr {
-    let Config {
-        mut admin, promql, ..
-    } = Config::default();
+    let store = Arc::new(MemoryStore::new());
+    serve(connections_max, store, Config::default().promql).await
+}
+
+/// The same with this store and these limits.
+async fn serve(connections_max: usize, store: Arc<MemoryStore>, promql: Promql) -> SocketAddr {
+    let Config { mut admin, .. } = Config::default();
     admin.listen = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     admin.connections.max = connections_max;
     let clock = Arc::new(SystemClock::new());
-    let store = Arc::new(MemoryStore::new());
     let reads = ReadService::new(vec![], None, store, clock.clone(), Span::HOUR, (4, 4));
     let health = Arc::new(Health::new(AckMode::Journal));
     let admin = Admin::bind(&admin, health, clock).await.unwrap();
@@ -105,4 +110,124 @@ async fn remote_read_says_which_method_it_accepts() {
     assert!(answer.starts_with("HTTP/1.1 405"), "{answer:?}");
     assert!(answer.to_lowercase().contains("allow: post"), "{answer:?}");
     assert!(answer.contains("accepts only POST"), "{answer:?}");
+}
+
+/// A store whose catalogue has these sensors, with as many fields (`f00000` and so on) and the
+/// sensor's id as the tag `site`.
+async fn catalogued(sensors: usize, fields: usize) -> Arc<MemoryStore> {
+    let store = Arc::new(MemoryStore::new());
+    let names = (0..fields).map(|i| (format!("f{i:05}").into(), FieldKinds::NUMBER));
+    let names: std::collections::BTreeMap<_, _> = names.collect();
+    for i in 0..sensors {
+        let id = format!("S{i:05}");
+        let update = CatalogUpdate {
+            sensor_id: id.as_str().into(),
+            tags: Some((1000, [("site".to_owned(), id)].into())),
+            fields: names.clone(),
+            first_ts_ms: 1000,
+            last_ts_ms: 1000,
+            arrived_ms: 1000,
+        };
+        store.merge_catalog(&[&update]).await.unwrap();
+    }
+    store
+}
+
+/// The body of the answer to a `GET` that succeeds.
+async fn success(addr: SocketAddr, path: &str) -> serde_json::Value {
+    let answer = get(addr, &format!("/prometheus/api/v1/{path}")).await;
+    assert!(answer.starts_with("HTTP/1.1 200"), "{path}: {answer:.500}");
+    let body = &answer[answer.find('{').unwrap()..=answer.rfind('}').unwrap()];
+    serde_json::from_str(body).unwrap()
+}
+
+const LISTINGS: [&str; 4] = [
+    "series?match[]=f00000",
+    "labels",
+    "label/site/values",
+    "metadata",
+];
+
+#[tokio::test]
+async fn listings_have_the_time_limit_of_queries() {
+    let promql = Promql {
+        timeout: Duration::ZERO,
+        ..Config::default().promql
+    };
+    let addr = serve(4, catalogued(1, 1).await, promql).await;
+    for path in LISTINGS {
+        let answer = get(addr, &format!("/prometheus/api/v1/{path}")).await;
+        assert!(answer.starts_with("HTTP/1.1 503"), "{path}: {answer:?}");
+        assert!(
+            answer.contains("query timed out in query queue"),
+            "{path}: {answer:?}"
+        );
+    }
+}
+
+/// More series than a million, which were a limit once.
+#[tokio::test]
+async fn listings_of_many_series_are_whole_and_delay_nothing_else() {
+    let store = catalogued(300, CATALOG_FIELDS_MAX).await;
+    let promql = Promql {
+        series_max: 10_000_000,
+        ..Config::default().promql
+    };
+    let addr = serve(20, store.clone(), promql.clone()).await;
+    let sites = success(addr, "label/site/values").await;
+    assert_eq!(sites["data"].as_array().unwrap().len(), 300);
+    assert!(sites["warnings"].is_null(), "{sites}");
+    let begun = Instant::now();
+    let listing = tokio::spawn(async move {
+        let found = success(addr, "series?match[]={site!=%22%22}&limit=1").await;
+        (found, begun.elapsed())
+    });
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    let alive = get(addr, "/livez").await;
+    let alive_after = begun.elapsed();
+    assert!(alive.starts_with("HTTP/1.1 200"), "{alive}");
+    let (found, listed_after) = listing.await.unwrap();
+    assert!(
+        alive_after * 2 < listed_after,
+        "/livez waited for the listing: {alive_after:?} of {listed_after:?}"
+    );
+    assert_eq!(found["data"].as_array().unwrap().len(), 1);
+    assert_eq!(found["data"][0]["sensor_id"], "S00000");
+    assert_eq!(found["warnings"][0], "results truncated due to limit");
+    let hurried = Promql {
+        timeout: Duration::from_millis(30),
+        ..promql
+    };
+    let addr = serve(4, store, hurried).await;
+    let late = get(addr, "/prometheus/api/v1/series?match[]={site!=%22%22}").await;
+    assert!(late.starts_with("HTTP/1.1 503"), "{late:.500}");
+    assert!(
+        late.contains("query timed out in expression"),
+        "{late:.500}"
+    );
+}
+
+#[tokio::test]
+async fn a_list_of_series_has_the_limit_of_queries() {
+    let promql = Promql {
+        series_max: 5,
+        ..Config::default().promql
+    };
+    let addr = serve(4, catalogued(3, 2).await, promql).await;
+    let all = "series?match[]={site!=%22%22}";
+    let refused = get(addr, &format!("/prometheus/api/v1/{all}")).await;
+    assert!(refused.starts_with("HTTP/1.1 422"), "{refused}");
+    assert!(refused.contains("promql.series_max"), "{refused}");
+    let some = success(addr, &format!("{all}&limit=5")).await;
+    assert_eq!(some["data"].as_array().unwrap().len(), 5);
+    assert_eq!(some["warnings"][0], "results truncated due to limit");
+    let twice = success(addr, "series?match[]=f00000&match[]=f00000").await;
+    assert_eq!(twice["data"].as_array().unwrap().len(), 3);
+    assert_eq!(
+        success(addr, "labels").await["data"]
+            .as_array()
+            .unwrap()
+            .len(),
+        3
+    );
 }
