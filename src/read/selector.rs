@@ -26,6 +26,8 @@ pub struct SelectedSensor<'a> {
     pub entry: &'a CatalogEntry,
     /// Its recorded fields that match.
     pub fields: Vec<&'a str>,
+    /// Whether fields that are not recorded could match, because the entry is truncated.
+    pub may_lack_fields: bool,
 }
 
 impl<'a> SeriesSelector<'a> {
@@ -34,6 +36,11 @@ impl<'a> SeriesSelector<'a> {
         let of_name = matchers.iter().filter(|m| m.name == METRIC_NAME);
         let names = of_name.filter_map(Matcher::alternatives).next();
         SeriesSelector { matchers, names }
+    }
+
+    /// Whether the selector lists the names of its metrics.
+    pub fn lists_names(&self) -> bool {
+        self.names.is_some()
     }
 
     /// Whether the sensor's id and tags match.
@@ -145,8 +152,10 @@ impl ReadService {
                 return Ok(());
             }
             let fields = selector.fields(&entry).map(|(name, _)| name);
+            let is_whole = selector.lists_names() && selector.unrecorded(&entry).next().is_none();
             each(&SelectedSensor {
                 fields: fields.collect(),
+                may_lack_fields: entry.is_truncated && !is_whole,
                 entry: &entry,
             })
         })

@@ -79,6 +79,8 @@ pub struct Missing {
     pub removed_until_ms: Option<i64>,
     /// Hours before this time (ms since 1970), which have expired, of days that a window cuts.
     pub expired_until_ms: Option<i64>,
+    /// Fields of a sensor with more of them than the catalogue records.
+    pub fields: bool,
 }
 
 impl Missing {
@@ -89,6 +91,7 @@ impl Missing {
             recent: self.recent | other.recent,
             removed_until_ms: self.removed_until_ms.max(other.removed_until_ms),
             expired_until_ms: self.expired_until_ms.max(other.expired_until_ms),
+            fields: self.fields | other.fields,
         }
     }
 }
@@ -123,10 +126,12 @@ impl ReadService {
         let overlaps = Some((request.after_ms + 1, request.to_ms + 1));
         let selector = SeriesSelector::new(&request.matchers);
         let mut found = vec![];
+        let mut lacks_fields = false;
         self.each_sensor(&selector.query(overlaps), |entry| {
             if may_read(&entry.sensor_id) && selector.has_sensor(&entry) {
                 let selected = selected(&entry, &selector);
                 limits.add_series(selected.fields.len())?;
+                lacks_fields |= entry.is_truncated && !selector.lists_names();
                 found.extend((!selected.fields.is_empty()).then_some(selected));
             }
             Ok::<(), SelectError>(())
@@ -169,6 +174,7 @@ impl ReadService {
             }
             None => (vec![], Missing::default()),
         };
+        missing.fields |= lacks_fields;
         let range = (request.after_ms + 1, request.to_ms + 1);
         let loads = by_samples
             .into_iter()
@@ -234,7 +240,7 @@ impl ReadService {
             missing = missing.and(Missing {
                 recent: !found.complete,
                 removed_until_ms,
-                expired_until_ms: None,
+                ..Missing::default()
             });
             let mut more = 0;
             for row in found.answer.rows.iter() {

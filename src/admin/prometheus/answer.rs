@@ -11,6 +11,7 @@ use serde::{Serialize, Serializer};
 use serde_json::{Value as Json, json};
 use tokio::sync::OwnedSemaphorePermit;
 
+use crate::model::catalog::CATALOG_FIELDS_MAX;
 use crate::promql::format::{api_number, push_time};
 use crate::promql::{Evaluated, Labels, PromqlError, Sample, Series, Value};
 use crate::read::ReadError;
@@ -90,6 +91,14 @@ impl IntoResponse for PrometheusError {
         let body = json!({ "status": "error", "errorType": kind, "error": self.to_string() });
         body_of(status, body.to_string())
     }
+}
+
+/// The warning of an answer that may lack fields of a sensor.
+pub(super) fn unrecorded_fields() -> String {
+    format!(
+        "a sensor has more than {CATALOG_FIELDS_MAX} fields; those beyond are not listed, and only \
+         selected by their exact names"
+    )
 }
 
 /// `{"status": "success", "data": …}`.

@@ -9,7 +9,7 @@ use axum::http::Uri;
 use serde_json::{Value as Json, json};
 
 use super::answer::{
-    Answered, LabelsJson, PrometheusError, TRUNCATED, sent, success_text,
+    Answered, LabelsJson, PrometheusError, TRUNCATED, sent, success_text, unrecorded_fields,
 };
 use super::params::{Params, unescaped};
 use super::run::{Runner, Shown, Work};
@@ -109,6 +109,7 @@ struct Listing {
     series: FirstItems<Labels>,
     /// Series in the listing, if the request has no lower limit.
     series_max: usize,
+    lacks_fields: bool,
 }
 
 impl Listing {
@@ -120,6 +121,7 @@ impl Listing {
             texts: FirstItems::new(limit),
             series: FirstItems::new(limit),
             series_max,
+            lacks_fields: false,
         }
     }
 
@@ -173,8 +175,10 @@ impl Listing {
 
     fn add(&mut self, sensor: &SelectedSensor<'_>) -> Result<(), PrometheusError> {
         let has_series = !sensor.fields.is_empty();
+        let mut lists_fields = false;
         match &self.asked {
             Asked::Series => {
+                lists_fields = true;
                 for labels in sensor.series() {
                     let texts = labels.iter().map(|(name, value)| name.len() + value.len());
                     let bytes: usize = texts.sum();
@@ -185,9 +189,11 @@ impl Listing {
                 }
             }
             Asked::Metadata => {
+                lists_fields = true;
                 self.texts.add_all(&sensor.fields)?;
             }
             Asked::LabelValues(name) if name == METRIC_NAME => {
+                lists_fields = true;
                 self.texts.add_all(&sensor.fields)?;
             }
             Asked::LabelValues(of) => {
@@ -203,6 +209,8 @@ impl Listing {
             }
             Asked::LabelNames => {}
         }
+        // One series is enough to list the labels that all of a sensor's share.
+        self.lacks_fields |= sensor.may_lack_fields && (lists_fields || !has_series);
         Ok(())
     }
 
@@ -211,6 +219,9 @@ impl Listing {
         let mut warnings = vec![];
         if self.texts.is_cut || self.series.is_cut {
             warnings.push(TRUNCATED.to_owned());
+        }
+        if self.lacks_fields {
+            warnings.push(unrecorded_fields());
         }
         let texts = self.texts.items.keys();
         match self.asked {

@@ -15,7 +15,7 @@ use tokio::sync::{Semaphore, oneshot};
 use tokio::time::timeout_at;
 use tokio_util::sync::CancellationToken;
 
-use super::answer::PrometheusError;
+use super::answer::{PrometheusError, unrecorded_fields};
 use crate::admin::access::Reader;
 use crate::config::Promql;
 use crate::model::rfc3339;
@@ -202,6 +202,9 @@ impl Work {
             evaluated.warnings.push(format!(
                 "hours before {until} were removed (store.retention)"
             ));
+        }
+        if missing.fields {
+            evaluated.warnings.push(unrecorded_fields());
         }
         Ok(evaluated)
     }

@@ -231,3 +231,47 @@ async fn a_list_of_series_has_the_limit_of_queries() {
         3
     );
 }
+
+#[tokio::test]
+async fn fields_that_the_catalogue_does_not_record_cause_a_warning() {
+    let addr = serve(
+        4,
+        catalogued(1, CATALOG_FIELDS_MAX + 1).await,
+        Config::default().promql,
+    )
+    .await;
+    for (path, warns) in [
+        // Queries that find no field, because there is no shard to load samples from.
+        ("query?query={__name__=~%22nosuch.*%22}&time=1", true),
+        (
+            "query?query={__name__=~%22nosuch.*%22,site=%22x%22}&time=1",
+            false,
+        ),
+        (
+            "query?query={__name__=~%22a|b%22,__name__!=%22a%22,__name__!=%22b%22}&time=1",
+            false,
+        ),
+        ("series?match[]=nosuchmetric", true),
+        ("series?match[]=f00000", false),
+        ("label/__name__/values", true),
+        ("label/__name__/values?match[]=nosuchmetric", true),
+        ("label/__name__/values?match[]=f00000", false),
+        ("label/site/values", false),
+        ("label/site/values?match[]=nosuchmetric", true),
+        ("metadata", true),
+        ("metadata?metric=nosuchmetric", true),
+        ("metadata?metric=f00000", false),
+    ] {
+        let found = success(addr, path).await;
+        let text = found["warnings"][0].as_str().unwrap_or_default();
+        assert_eq!(
+            text.contains("more than 4096 field"),
+            warns,
+            "{path}: {text}"
+        );
+        assert!(
+            !found["data"].to_string().contains("nosuchmetric"),
+            "{path}"
+        );
+    }
+}

@@ -158,6 +158,7 @@ impl ReadService {
             recent,
             removed_until_ms: None,
             expired_until_ms: are_hours_missing.then_some(asked.expired_until_ms),
+            fields: false,
         };
         missing = loading
             .iter()
