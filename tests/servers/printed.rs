@@ -138,10 +138,10 @@ async fn dead_letters_are_listed_to_the_last_one_however_large_they_are() {
         subtype: BinarySubtype::Generic,
         bytes: vec![b'x'; 15 << 20],
     };
-    let mut letter = doc! { "source": "http", "topic": "", "payload": binary, "reason": "too_old" };
+    let mut found = doc! { "source": "http", "topic": "", "payload": binary, "reason": "too_old" };
     for n in 0..LARGE {
-        letter.insert("received_at", DateTime::from_millis(START + n));
-        dead.insert_one(letter.clone()).await.unwrap();
+        found.insert("received_at", DateTime::from_millis(START + n));
+        dead.insert_one(found.clone()).await.unwrap();
     }
     let mut list = command(&dir, &["dead-letters", "list"]);
     list.env("HOURBUCKET_STORE__URI", &uri)
@@ -173,13 +173,13 @@ async fn control_characters_of_senders_do_not_reach_the_terminal() {
     let mut wrong = page("S\u{1b}[2J", START, 0, false, &readings(START, 0..3));
     wrong.insert("count", 7);
     seed.pages([wrong]).await;
-    let letter = doc! {
+    let found = doc! {
         "source": "mqtt", "topic": "t\u{1b}[2J", "reason": "no_subscription",
         "received_at": DateTime::from_millis(START),
         "payload": Binary { subtype: BinarySubtype::Generic, bytes: b"x".to_vec() },
     };
     let dead = seed.db.collection::<Document>("dead_letters");
-    dead.insert_one(letter).await.unwrap();
+    dead.insert_one(found).await.unwrap();
     let range = ["--from", "2024-03-01", "--to", "2024-03-02"];
     let convert = ["convert", "--into", "timeseries"];
     for (arguments, shown) in [
