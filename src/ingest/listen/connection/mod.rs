@@ -6,11 +6,13 @@
 //! dropped. Acknowledgements are still sent. The same applies to a large packet without room in its
 //! budget, and to a PUBREL before its PUBREC.
 //!
+//! Bytes count against the quota as they are read, of any packet and of parts of packets: after the
+//! packets that they complete are handled, so that a message may be larger than what is left.
+//!
 //! A device whose sender has reached its quota is not read until the pause ends, with two
-//! exceptions. A large packet that has begun is read to its end, because others wait for its room;
-//! it counts against the quota then. And a PINGREQ is answered, because many clients disconnect
-//! without PINGRESP: as long as nothing else is in front of it, because what is received otherwise
-//! would have to be kept.
+//! exceptions. A large packet that has begun is read to its end, because others wait for its room.
+//! And a PINGREQ is answered, because many clients disconnect without PINGRESP: as long as nothing
+//! else is in front of it, because what is received otherwise would have to be kept.
 
 mod held;
 mod large_packet;
@@ -82,6 +84,8 @@ pub(super) struct Connection<S> {
     stopping: bool,
     /// It is not read because of its sender's quota.
     is_paused: bool,
+    /// Bytes that were read and do not count against the quota yet.
+    uncounted: usize,
     /// When bytes were last read.
     last_received: Instant,
     /// When the packets in the buffer are handled.
@@ -115,6 +119,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             client,
             authorization,
             batcher,
+            uncounted: buf.len(),
             buf,
             out,
             inflight: InFlight::default(),
@@ -200,7 +205,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             let mut paused = self.paused_until();
             // First, because a PUBREL in the buffer may wait for its PUBREC.
             self.acknowledge()?;
-            self.read_packets()?;
+            let read = self.read_packets();
+            self.count_received();
+            read?;
             if self.is_paused && paused.is_none() {
                 paused = self.paused_until();
                 if paused.is_none() {
@@ -249,7 +256,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 () = tokio::time::sleep_until(paused.unwrap_or(silence)), if paused.is_some() => {}
                 n = self.stream.read_buf(&mut self.buf), if may_read => match n {
                     Ok(0) | Err(_) => return Err(CloseReason::Lost),
-                    Ok(_) => self.last_received = Instant::now(),
+                    Ok(n) => {
+                        self.uncounted += n;
+                        self.last_received = Instant::now();
+                    }
                 },
                 // While nothing is read, silence cannot be detected.
                 () = tokio::time::sleep_until(silence), if may_read => return Err(CloseReason::Silent),
@@ -284,6 +294,17 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
         self.is_paused = pause.is_some();
         pause.map(|exceeded| Instant::now() + exceeded.retry_after.min(PAUSE_MAX))
+    }
+
+    /// Counts what was read against the quota of the sender.
+    fn count_received(&mut self) {
+        let bytes = std::mem::take(&mut self.uncounted);
+        if bytes > 0
+            && let Ok(Some(grant)) = self.authorization.current(self.now.wall_ms)
+        {
+            grant.usage.charge(&grant.quota, 0, bytes);
+            self.paused_until();
+        }
     }
 
     /// Whether nothing that was received has to wait.
@@ -395,13 +416,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         };
         if let Some(grant) = &sender {
             grant.usage.note_used(now_ms);
-            // As one reading; the batcher, which decodes it, charges the others. As sent: properties
-            // and the rest of a packet that is too large have been received as well. So has a repeated
-            // packet, although it brings no reading.
+            // As one reading; the batcher, which decodes it, charges the others. A repeated packet
+            // brings none.
             let readings = usize::from(sent == Sent::First);
-            grant
-                .usage
-                .charge(&grant.quota, readings, publish.packet_bytes);
+            grant.usage.charge(&grant.quota, readings, 0);
             self.paused_until();
         }
         match sent {
@@ -508,7 +526,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     pub(super) fn receive(&mut self, bytes: &[u8]) -> Result<(), CloseReason> {
         self.now = self.shared.deps.clock.now();
         self.buf.extend_from_slice(bytes);
-        self.read_packets()
+        self.uncounted += bytes.len();
+        let read = self.read_packets();
+        self.count_received();
+        read
     }
 
     /// Whether it would read more bytes.

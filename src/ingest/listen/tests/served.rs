@@ -130,6 +130,26 @@ async fn a_sender_over_its_quota_gets_answers_to_its_pings_and_may_leave() {
     }
 }
 
+#[test]
+fn every_byte_counts_against_the_rate_of_bytes_whatever_packet_it_is_of() {
+    let shared = shared(&settings(100));
+    let (tx, _rx) = mpsc::channel(QUEUE_MAX);
+    // 1000 topics, and a part of a message that never comes.
+    let mut subscribe = vec![0x82, 0x92, 0x4e, 0, 1];
+    (0..1000).for_each(|_| subscribe.extend_from_slice(b"\0\x07a/b/c/d\0"));
+    assert_eq!(subscribe.len() - 3, 0x4e * 128 + 0x12);
+    let part = publish(Version::V4, "s/a", 1, 7, 0, 50_000)[..10_000].to_vec();
+    for bytes in [subscribe, part] {
+        let (near, _device) = tokio::io::duplex(1000);
+        let (authorization, grant) =
+            sender_with("rate = { bytes_per_second = \"1KiB\", burst = \"1s\" }");
+        let mut connection = authorized(authorization, 0, near, &shared, Version::V4, &tx);
+        let quota = || grant.check_quota(shared.deps.clock.now());
+        connection.receive(&bytes[..bytes.len() / 2]).unwrap();
+        assert!(quota().is_err(), "{:?}", &bytes[..4]);
+    }
+}
+
 /// Otherwise a sender could send any number of bytes as repeats of one message.
 #[test]
 fn a_repeated_packet_counts_against_the_rate_of_bytes() {
