@@ -6,7 +6,9 @@
 //! the sensor id. The mapping `thingsboard-telemetry` decodes the body. As shipped, it takes no
 //! sensor id from the body, so a device can only send its own readings.
 //!
-//! The answers are ThingsBoard's: 200 without a body, 400, 401. In addition 429 and 503, as on the
+//! The answers are ThingsBoard's: 200 without a body, 400, 401. Its devices read no more of a 200
+//! than its status. So if a part of a body is rejected, the whole body is kept as a dead letter, with
+//! the URL of a hook that decodes it the same way: the path of this route has a token. In addition 429 and 503, as on the
 //! other routes.
 
 use std::sync::Arc;
@@ -25,11 +27,13 @@ use super::admit::Shared;
 use super::answer::{self, Accepted};
 use super::encoding::Encoding;
 use super::error::IngestError;
+use super::hooks::Target;
 use super::peer::Peer;
-use super::pipeline::{self, DecodeOptions, Origin};
+use super::pipeline::{self, DecodedBody};
 use super::routes::TELEMETRY;
 use super::tokens::TokenFault;
-use crate::model::ReadingBatch;
+use crate::model::DeadLetter;
+use crate::telemetry::metrics::Source;
 
 /// The mapping; a configuration can replace it with its own of that name.
 const PROFILE: &str = "thingsboard-telemetry";
@@ -90,27 +94,37 @@ async fn taken(
     device: String,
 ) -> Result<Response, IngestError> {
     let encoding = Encoding::of(&parts.headers)?;
-    let decoder = shared
-        .formats
-        .get(PROFILE)
-        .map_err(|e| IngestError::NoFormat { advice: e.advice() })?;
-    let ts_unit = decoder.ts_unit_usual();
-    let origin = Origin {
-        sensor_id: Some(device.clone()),
-        ..Origin::default()
-    };
-    let options = DecodeOptions {
-        decoder,
-        encoding,
-        ts_unit,
-        quoting: false,
-        origin,
-    };
-    let sender = || device;
-    let (accepted, rejects) =
-        pipeline::ingest(shared, parts, body, options, sender, ReadingBatch::len).await?;
+    let target = Target::of_sensor(PROFILE, device.clone());
+    let options = target.decode_options(&shared.formats, encoding)?;
+    let (received, _running) = pipeline::arrive(shared, parts, body).await?;
+    let (decoded, held) = pipeline::decode(shared, received, options).await?;
+    let DecodedBody {
+        batch,
+        rejects,
+        received_at_ms,
+        kept,
+        ..
+    } = decoded;
+    pipeline::count(&batch, &rejects, || device, received_at_ms);
     // An empty object or list contains no readings and is not an error.
-    let is_fine = accepted > 0 || rejects.is_empty();
+    let is_fine = !batch.is_empty() || rejects.is_empty();
+    // The device is told that nothing was accepted.
+    let kept = kept.filter(|_| is_fine);
+    let dead_letter = rejects
+        .foremost()
+        .zip(kept)
+        .map(|((reason, detail), body)| {
+            DeadLetter::keep(
+                received_at_ms,
+                Source::Http.label(),
+                target.written(),
+                &body,
+                reason.as_str(),
+                detail,
+            )
+        });
+    let dead = dead_letter.into_iter().collect();
+    pipeline::deliver_with(shared, batch, dead, held, shared.cfg.queue_timeout).await?;
     Ok(if is_fine {
         Response::new(Body::empty())
     } else {

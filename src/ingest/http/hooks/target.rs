@@ -53,6 +53,15 @@ pub(super) fn token(uri: &Uri) -> Option<String> {
 }
 
 impl Target {
+    /// The URL for bodies of this format and sensor.
+    pub(in crate::ingest::http) fn of_sensor(format: &str, sensor_id: String) -> Target {
+        Target {
+            format: format.to_owned(),
+            sensor_id: Some(sensor_id),
+            ..Target::default()
+        }
+    }
+
     pub(super) fn of(format: &str, uri: &Uri) -> Result<Target, IngestError> {
         let known = "expected sensor_id, field, topic, token or ts_unit (one of s, ms, us, ns)";
         let error = |detail: String| IngestError::Query { detail, known };
@@ -82,7 +91,7 @@ impl Target {
     }
 
     /// How a body sent to this URL is decoded.
-    pub(super) fn decode_options(
+    pub(in crate::ingest::http) fn decode_options(
         &self,
         formats: &Formats,
         encoding: Encoding,
@@ -138,7 +147,7 @@ impl Target {
     }
 
     /// The URL without token and values: the `topic` of a dead letter.
-    pub(super) fn written(&self) -> String {
+    pub(in crate::ingest::http) fn written(&self) -> String {
         let unit = self.ts_unit.map(|unit| match unit {
             TsUnit::S => "s",
             TsUnit::Ms => "ms",

@@ -399,6 +399,26 @@ async fn thingsboard_devices_speak_for_themselves() {
             ("gw1", true)
         );
     }
+    // A part is rejected: the answer does not show it, so the body is kept.
+    let body = r#"[{"ts":1709287200000,"values":{"t":1}},{"ts":"never","values":{"t":2}}]"#;
+    let (answer, readings, dead) = kept(&mut rig, telemetry("gw1.secret", body)).await;
+    assert_eq!(
+        (answer.status, answer.text.as_str(), readings.len()),
+        (200, "", 1)
+    );
+    let [dead_letter] = &dead[..] else {
+        panic!("{dead:?}")
+    };
+    assert_eq!(
+        (dead_letter.topic.as_str(), dead_letter.payload.as_slice()),
+        (
+            "/v1/hooks/thingsboard-telemetry?sensor_id=gw1",
+            body.as_bytes()
+        )
+    );
+    let mut reader = Redecoder::of(&[], &[], Arc::new(decoding())).unwrap();
+    let again = reader.read(dead_letter);
+    assert_eq!(again.batch.to_readings(), readings);
     for token in ["gw1.other", "gw2.secret", "gw1", "x"] {
         let answer = telemetry(token, "{\"t\":1}").send(rig.addr).await;
         assert_eq!(
