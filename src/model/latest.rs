@@ -11,7 +11,7 @@ use std::cmp::Ordering;
 
 use super::ids::SensorId;
 use super::rows::Rows;
-use super::value::ValueRef;
+use super::value::{ValueRef, order_mixed};
 
 /// Readings of one sensor to merge into its document.
 #[derive(Debug, Clone)]
@@ -108,20 +108,6 @@ fn kind(value: ValueRef<'_>) -> u8 {
 /// Values are never NaN; 0.0 and -0.0 are equal.
 fn order_doubles(a: f64, b: f64) -> Ordering {
     a.partial_cmp(&b).unwrap_or(Ordering::Equal)
-}
-
-/// Exact: a conversion to doubles would make distinct integers beyond 2^53 equal.
-fn order_mixed(int: i64, double: f64) -> Ordering {
-    const TWO_63: f64 = 9_223_372_036_854_775_808.0;
-    if double >= TWO_63 {
-        return Ordering::Less;
-    }
-    if double < -TWO_63 {
-        return Ordering::Greater;
-    }
-    let whole = double.trunc();
-    int.cmp(&(whole as i64))
-        .then_with(|| order_doubles(0.0, double - whole))
 }
 
 /// Reduces rows to the newest values and the newest `recent_max` readings.

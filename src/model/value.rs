@@ -130,12 +130,13 @@ impl Number {
         }
     }
 
-    /// Orders by value. Exact for two integers; mixed numbers compare as doubles. MongoDB's `$min`
-    /// is exact for mixed numbers too, which differs only beyond 2^53.
+    /// Orders by value, exactly, as MongoDB's `$min` and `$max` do.
     pub fn order(self, other: Number) -> Ordering {
         match (self, other) {
             (Number::Int(a), Number::Int(b)) => a.cmp(&b),
-            (a, b) => a.as_f64().total_cmp(&b.as_f64()),
+            (Number::Double(a), Number::Double(b)) => a.total_cmp(&b),
+            (Number::Int(a), Number::Double(b)) => order_mixed(a, b),
+            (Number::Double(a), Number::Int(b)) => order_mixed(b, a).reverse(),
         }
     }
 
@@ -150,6 +151,22 @@ impl Number {
             (a, b) => Number::Double(a.as_f64() + b.as_f64()),
         }
     }
+}
+
+/// Orders an integer and a double, which is not NaN. Exact: a conversion to doubles would make
+/// distinct integers beyond 2^53 equal.
+pub(super) fn order_mixed(int: i64, double: f64) -> Ordering {
+    const TWO_63: f64 = 9_223_372_036_854_775_808.0;
+    if double >= TWO_63 {
+        return Ordering::Less;
+    }
+    if double < -TWO_63 {
+        return Ordering::Greater;
+    }
+    let whole = double.trunc();
+    let rest = 0.0_f64.partial_cmp(&(double - whole));
+    int.cmp(&(whole as i64))
+        .then(rest.unwrap_or(Ordering::Equal))
 }
 
 impl PartialEq for Number {
@@ -231,5 +248,42 @@ mod tests {
             held.into_values().collect::<Vec<_>>(),
             [(5, Value::Int(2)), (6, Value::Int(5))]
         );
+    }
+
+    #[test]
+    fn integers_and_doubles_are_ordered_exactly() {
+        use Number::{Double, Int};
+        const TWO_53: i64 = 1 << 53;
+        let ascending = [
+            Double(-1e300),
+            Int(i64::MIN),
+            Int(-TWO_53 - 1),
+            Double(-TWO_53 as f64),
+            Int(-2),
+            Double(-1.5),
+            Int(-1),
+            Double(-0.5),
+            Int(0),
+            Double(0.5),
+            Int(1),
+            Double(1.5),
+            Double(TWO_53 as f64),
+            Int(TWO_53 + 1),
+            Double((TWO_53 + 2) as f64),
+            Int(i64::MAX),
+            Double(i64::MAX as f64),
+        ];
+        for (i, a) in ascending.into_iter().enumerate() {
+            for (j, b) in ascending.into_iter().enumerate() {
+                assert_eq!(a.order(b), i.cmp(&j), "{a:?} {b:?}");
+            }
+        }
+        for (int, double) in [
+            (0, -0.0),
+            (TWO_53, TWO_53 as f64),
+            (i64::MIN, i64::MIN as f64),
+        ] {
+            assert_eq!(Int(int), Double(double));
+        }
     }
 }
