@@ -6,10 +6,10 @@
 //! the sensor id. The mapping `thingsboard-telemetry` decodes the body. As shipped, it takes no
 //! sensor id from the body, so a device can only send its own readings.
 //!
-//! The answers are ThingsBoard's: 200 without a body, 400, 401. Its devices read no more of a 200
-//! than its status. So if a part of a body is rejected, the whole body is kept as a dead letter, with
-//! the URL of a hook that decodes it the same way: the path of this route has a token. In addition 429 and 503, as on the
-//! other routes.
+//! The answers are ThingsBoard's: 200 without a body, 400, 401; and 429 and 503, as on the other
+//! routes. Its devices read no more of a 200 than its status. So if a part of a body is rejected,
+//! the whole body is kept as a dead letter, with the URL of a hook that decodes it the same way:
+//! the path of this route has a token.
 
 use std::sync::Arc;
 
