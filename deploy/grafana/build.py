@@ -239,7 +239,7 @@ def traffic(board):
         "Messages and readings added to dead_letters within an hour; postponed: waiting in the journal, because they come too fast.",
         [
             (f"sum by (instance, reason) (increase(hourbucket_dead_letters_total{S}[1h])) > 0", "{{instance}} {{reason}}"),
-            (f"hourbucket_dead_letters_postponed{S} > 0", "{{instance}} postponed"),
+            (f"hourbucket_dead_letters_postponed{S}", "{{instance}} postponed"),
         ],
         "short",
         alerts=["HourbucketDeadLetters"], min=0,
