@@ -255,8 +255,8 @@ fn reconcile_and_convert_refuse_another_span_and_a_newer_schema() {
 }
 
 /// Days of two zones overlap, so a repair with another zone would store readings in two days.
-#[test]
-fn reconcile_and_convert_refuse_another_zone_and_change_nothing() {
+#[tokio::test(flavor = "multi_thread")]
+async fn reconcile_and_convert_refuse_another_zone_and_change_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let database = unique_database("other_zone");
     let config = |name: &str, zone: &str| {
@@ -268,13 +268,13 @@ fn reconcile_and_convert_refuse_another_zone_and_change_nothing() {
     let (code, text) = run(dir.path(), &database, &["init", "--config", "utc.toml"]);
     assert_eq!(code, 0, "{text}");
     let uri = Mongod::shared().uri();
-    let client = block_on(mongodb::Client::with_uri_str(&uri)).unwrap();
+    let client = mongodb::Client::with_uri_str(&uri).await.unwrap();
     let db = client.database(&database);
     let page = seed::page("S", START, 0, true, &seed::readings(START, 0..3));
     let pages = db.collection::<Document>("sensor_buckets");
-    block_on(async { pages.insert_one(page).await.unwrap() });
+    pages.insert_one(page).await.unwrap();
     let days = db.collection::<Document>("sensor_days");
-    let stored_days = || block_on(async { days.count_documents(doc! {}).await.unwrap() });
+    let stored_days = async || days.count_documents(doc! {}).await.unwrap();
     let check = ["reconcile", "--from", "2024-03-01", "--to", "2024-03-03"];
     let repair = [&check[..], &["--repair"]].concat();
     let commands: [&[&str]; 3] = [&check, &repair, &["convert", "--into", "bucket"]];
@@ -283,11 +283,11 @@ fn reconcile_and_convert_refuse_another_zone_and_change_nothing() {
         let (code, text) = run(dir.path(), &database, &other);
         assert_eq!(code, 2, "{text}");
         assert!(text.contains("has days of the zone \"UTC\""), "{text}");
-        assert_eq!(stored_days(), 0, "{command:?}");
+        assert_eq!(stored_days().await, 0, "{command:?}");
     }
     let same = [&repair[..], &["--config", "utc.toml"]].concat();
     let (code, text) = run(dir.path(), &database, &same);
-    assert_eq!((code, stored_days()), (0, 1), "{text}");
+    assert_eq!((code, stored_days().await), (0, 1), "{text}");
 }
 
 #[test]
