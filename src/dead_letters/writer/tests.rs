@@ -340,6 +340,8 @@ async fn a_collection_that_refuses_everything_does_not_stop_what_waits_behind() 
     assert_eq!(found_room, 60);
     rig.store.set_judge(Box::new(|_| Verdict::Takes));
     assert_eq!(outcome(own).await, Some(AckOutcome::Delivered));
+    // Those of the sender may be stored after it.
+    tokio::time::sleep(LONG_ENOUGH).await;
     let stored = rig.stored();
     assert!(stored.contains(&format!("{OWN_SOURCE}/0")) && stored.contains("mqtt/59"));
     assert!(!stored.contains("mqtt/9"), "the oldest are given up");
