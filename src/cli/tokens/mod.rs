@@ -395,13 +395,19 @@ fn locked(path: &Path, may_create: bool) -> Result<File, CommandError> {
     }
 }
 
-/// Puts a file with this text in the place of another one, with its owner and mode.
+/// Puts a file with this text in the place of another one, with its owner and mode. The lock on the
+/// old one must be held.
 fn replace(path: &Path, old: &File, text: &str) -> std::io::Result<()> {
     // A link stays; the file that it names is replaced.
     let path = path.canonicalize()?;
     let folder = path.parent().unwrap_or(Path::new("."));
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let new = folder.join(format!(".{name}.{}", std::process::id()));
+    let new = folder.join(format!(".{name}.new"));
+    // Because of the lock, it is what a killed command has left.
+    match std::fs::remove_file(&new) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
     let written = (|| {
         let mut file = OpenOptions::new()
             .write(true)

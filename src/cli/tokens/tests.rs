@@ -268,6 +268,18 @@ fn an_add_that_fails_takes_the_file_from_no_other() {
 }
 
 #[test]
+fn what_a_killed_command_has_left_is_replaced() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("tokens.toml");
+    tokens(&path, "add a").unwrap();
+    std::fs::write(dir.path().join(".tokens.toml.new"), "half").unwrap();
+    tokens(&path, "add b").unwrap();
+    assert_eq!(load(&path).len(), 2);
+    let names = std::fs::read_dir(dir.path()).unwrap().count();
+    assert_eq!(names, 1);
+}
+
+#[test]
 fn commands_at_the_same_time_lose_no_change() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("tokens.toml");
