@@ -26,6 +26,8 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 use crate::ack::{Ack, AckOutcome, AckWaiter};
 use crate::admission::{Admission, AdmissionError, IngestBatch};
 use crate::app::{Service, StartError};
@@ -37,14 +39,18 @@ use crate::ingest::mqtt::SetupError;
 use crate::maintain::MaintainError;
 use crate::model::{Clock, OWN_SOURCE, ReadingBatch, StorageMode, stable_hash};
 use crate::shutdown::ExitReason;
-use crate::store::Store;
 use crate::store::mongo::{DeadLetterDocument, DeadLetterId, MongoStore};
+use crate::store::{Store, StoreError};
 
 /// The target of the log events of a replay, for a log filter.
 pub(crate) const LOG_TARGET: &str = module_path!();
 /// Dead letters processed together, and bytes after which no more are added.
 const DEAD_LETTERS_MAX: usize = 1000;
 const BYTES_MAX: usize = 8 << 20;
+/// How often the store is asked whether it answers, and after how long without an answer the replay
+/// ends. Longer than an election.
+const ASK_EVERY: Duration = Duration::from_secs(5);
+const AWAY_AFTER: Duration = Duration::from_secs(30);
 
 /// Why a replay ended early. The readings of removed dead letters are stored, and the next replay
 /// continues.
@@ -68,6 +74,17 @@ pub enum ReplayError {
     /// The instance has failed.
     #[error("{0}")]
     Broken(String),
+    /// The store has not answered for [`AWAY_AFTER`].
+    #[error(
+        "MongoDB has not answered for {seconds} s: {error}; what was not replayed is kept, run the \
+         replay again"
+    )]
+    Away {
+        /// Of [`AWAY_AFTER`].
+        seconds: u64,
+        /// The last answer's error.
+        error: StoreError,
+    },
 }
 
 /// Counts of a replay, in dead letters.
@@ -168,13 +185,34 @@ pub async fn replay(
         sum: Replayed::default(),
         on_kept: &mut on_kept,
     };
-    let done = replay.all(&filter).await.map(|()| replay.sum);
+    // The instance, like a service, would repeat its writes for ever.
+    let done = tokio::select! {
+        done = replay.all(&filter) => done,
+        error = until_away(&store) => Err(ReplayError::Away {
+            seconds: AWAY_AFTER.as_secs(),
+            error,
+        }),
+    };
+    let done = done.map(|()| replay.sum);
     drop(admission);
     let _ = stop.send(());
     match (service.await, done) {
         (Ok(ExitReason::Broken(why)), _) => Err(ReplayError::Broken(why)),
         (Err(panic), _) => Err(ReplayError::Broken(panic.to_string())),
         (_, done) => done,
+    }
+}
+
+/// Returns when the store has not answered for [`AWAY_AFTER`].
+async fn until_away(store: &MongoStore) -> StoreError {
+    let mut answered_at = Instant::now();
+    loop {
+        tokio::time::sleep(ASK_EVERY).await;
+        match store.ping().await {
+            Ok(()) => answered_at = Instant::now(),
+            Err(error) if answered_at.elapsed() >= AWAY_AFTER => return error,
+            Err(_) => {}
+        }
     }
 }
 

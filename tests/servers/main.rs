@@ -57,6 +57,7 @@ mod reconcile_service;
 mod reload;
 mod remote_read;
 mod remote_write;
+mod replay_outage;
 mod replica_set;
 mod retention;
 mod retention_service;
