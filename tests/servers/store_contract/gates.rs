@@ -170,7 +170,7 @@ async fn random_writers_get_the_same_answers_of_both_stores() {
         passed += batch.iter().zip(&of_mongo).filter(has_passed).count();
     }
     assert!(
-        passed > 50,
+        passed > 10,
         "seed {seed}: {passed} appends have passed a gate"
     );
     for sensor in &sensors {
