@@ -27,7 +27,7 @@ const HOUR_MS: i64 = 3_600_000;
 const MAX_AGE: Duration = Duration::from_secs(1);
 /// The maximum wait of a reading of another sensor (docs/design.md, section 1).
 const LIMIT: Duration = Duration::from_secs(15 + MAX_AGE.as_secs());
-const PATIENCE: Duration = Duration::from_secs(120);
+const PATIENCE: Duration = Duration::from_secs(60);
 const BAD: &str = "bad-1";
 
 /// The fault of the bucket.

@@ -110,7 +110,8 @@ async fn random_writers_get_the_same_answers_of_both_stores() {
     let mut random = fastrand::Rng::with_seed(seed as u64);
     let (mongo, database) = mongo("gates").await;
     let memory = MemoryStore::new();
-    let sensors: Vec<String> = (0..12).map(|n| format!("S{n}")).collect();
+    // Some are sealed early, by chance.
+    let sensors: Vec<String> = (0..24).map(|n| format!("S{n}")).collect();
     let mut at = 0;
     let mut passed = 0;
     for round in 0..60 {
@@ -170,7 +171,7 @@ async fn random_writers_get_the_same_answers_of_both_stores() {
         passed += batch.iter().zip(&of_mongo).filter(has_passed).count();
     }
     assert!(
-        passed > 10,
+        passed > 50,
         "seed {seed}: {passed} appends have passed a gate"
     );
     for sensor in &sensors {
