@@ -16,34 +16,32 @@ struct Place {
 
 /// The query as the parser is given it.
 pub(super) fn marked(query: &str) -> String {
-    let mut out = String::with_capacity(query.len());
-    let mut copied = 0;
-    for Place {
-        op: (from, to),
-        begin,
-    } in places(query)
-    {
-        let is_regex = query[from..to].ends_with('~');
-        out.push_str(&query[copied..from]);
-        out.push_str(match &query[from..to] {
-            "=~" => "=",
-            "!~" => "!=",
-            other => other,
-        });
-        out.push_str(&query[to..begin]);
+    rewritten(query, |op, text| match op {
+        "=~" => ("=", Some(REGEX), 0),
+        "!~" => ("!=", Some(REGEX), 0),
         // An escape may stand for one of the two.
-        if is_regex {
-            out.push(REGEX);
-        } else if query[begin..].starts_with([REGEX, PLAIN, '\\']) {
-            out.push(PLAIN);
-        }
-        copied = begin;
-    }
-    out + &query[copied..]
+        _ if text.starts_with([REGEX, PLAIN, '\\']) => (op, Some(PLAIN), 0),
+        _ => (op, None, 0),
+    })
 }
 
 /// The opposite of [`marked`].
 pub(super) fn unmarked(query: &str) -> String {
+    rewritten(query, |op, text| match (op, text.chars().next()) {
+        ("=", Some(REGEX)) => ("=~", None, 1),
+        ("!=", Some(REGEX)) => ("!~", None, 1),
+        (_, Some(REGEX | PLAIN)) => (op, None, 1),
+        _ => (op, None, 0),
+    })
+}
+
+/// The query with other operators and texts. `change` is given an operator and the query from the
+/// beginning of its text on. It returns the new operator, what is put before the text, and how many
+/// bytes of the text are left out.
+fn rewritten<'q>(
+    query: &'q str,
+    change: impl Fn(&'q str, &'q str) -> (&'q str, Option<char>, usize),
+) -> String {
     let mut out = String::with_capacity(query.len());
     let mut copied = 0;
     for Place {
@@ -51,16 +49,10 @@ pub(super) fn unmarked(query: &str) -> String {
         begin,
     } in places(query)
     {
-        let mark = query[begin..].chars().next();
-        out.push_str(&query[copied..from]);
-        out.push_str(match (&query[from..to], mark) {
-            ("=", Some(REGEX)) => "=~",
-            ("!=", Some(REGEX)) => "!~",
-            (op, _) => op,
-        });
-        out.push_str(&query[to..begin]);
-        let is_marked = matches!(mark, Some(REGEX | PLAIN));
-        copied = begin + usize::from(is_marked);
+        let (op, mark, left_out) = change(&query[from..to], &query[begin..]);
+        out.extend([&query[copied..from], op, &query[to..begin]]);
+        out.extend(mark);
+        copied = begin + left_out;
     }
     out + &query[copied..]
 }

@@ -41,6 +41,7 @@ pub(super) struct Running {
 }
 
 /// State shared by all requests.
+#[derive(Clone)]
 pub(super) struct Shared {
     pub(super) cfg: config::Http,
     pub(super) decoding: Arc<config::Decoding>,
@@ -62,16 +63,8 @@ impl Shared {
     /// The same without the next stage. Requests are refused as soon as the port stops.
     pub(super) fn without_next_stage(&self) -> Shared {
         Shared {
-            cfg: self.cfg.clone(),
-            decoding: self.decoding.clone(),
-            formats: Formats::new(&self.decoding),
             admission: self.admission.without_next_stage(),
-            clock: self.clock.clone(),
-            credentials: self.credentials.clone(),
-            newest: self.newest.clone(),
-            running: self.running.clone(),
-            bodies: self.bodies.clone(),
-            stopping: self.stopping.clone(),
+            ..self.clone()
         }
     }
 

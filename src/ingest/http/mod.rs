@@ -167,13 +167,9 @@ impl Renewal {
             cfg: cfg.clone(),
             formats: Formats::new(&decoding),
             decoding,
-            admission: before.admission.clone(),
-            clock: before.clock.clone(),
             credentials: credentials.clone(),
-            newest: before.newest.clone(),
-            running: before.running.clone(),
             bodies,
-            stopping: before.stopping.clone(),
+            ..(**before).clone()
         };
         self.shared = Arc::new(shared);
         self.port

@@ -32,8 +32,6 @@ use super::peer::Peer;
 use super::pipeline::{self, DecodedBody};
 use super::routes::TELEMETRY;
 use super::tokens::TokenFault;
-use crate::model::DeadLetter;
-use crate::telemetry::metrics::Source;
 
 /// The mapping; a configuration can replace it with its own of that name.
 const PROFILE: &str = "thingsboard-telemetry";
@@ -110,19 +108,7 @@ async fn taken(
     let is_fine = !batch.is_empty() || rejects.is_empty();
     // The device is told that nothing was accepted.
     let kept = kept.filter(|_| is_fine);
-    let dead_letter = rejects
-        .foremost()
-        .zip(kept)
-        .map(|((reason, detail), body)| {
-            DeadLetter::keep(
-                received_at_ms,
-                Source::Http.label(),
-                target.written(),
-                &body,
-                reason.as_str(),
-                detail,
-            )
-        });
+    let dead_letter = target.dead_letter(&rejects, kept, received_at_ms);
     let dead = dead_letter.into_iter().collect();
     pipeline::deliver_with(shared, batch, dead, held, shared.cfg.queue_timeout).await?;
     Ok(if is_fine {

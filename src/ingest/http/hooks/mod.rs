@@ -154,19 +154,7 @@ async fn read(
     } = decoded;
     let sender = || sender.map_or_else(|| target.written(), |grant| grant.id.to_string());
     pipeline::count(&batch, &rejects, sender, received_at_ms);
-    // One reject gives the reason, as for an MQTT message. An empty body leaves nothing to keep.
-    let first = rejects.foremost().zip(kept.filter(|body| !body.is_empty()));
-    let dead_letter = first.map(|((reason, detail), body)| {
-        let topic = target.written();
-        DeadLetter::keep(
-            received_at_ms,
-            Source::Http.label(),
-            topic,
-            &body,
-            reason.as_str(),
-            detail,
-        )
-    });
+    let dead_letter = target.dead_letter(&rejects, kept, received_at_ms);
     let accepted = Accepted::of(&batch);
     let kept = dead_letter.is_some();
     pipeline::deliver_with(

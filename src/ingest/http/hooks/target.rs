@@ -12,7 +12,8 @@ use super::super::pipeline::{DecodeOptions, Origin};
 use crate::access::Grant;
 use crate::config::Decoding;
 use crate::decode::{Context, Formats, Rejects, TsUnit, UnknownName, bare_value_as_json};
-use crate::model::{BatchBuilder, ReadingBatch};
+use crate::model::{BatchBuilder, DeadLetter, ReadingBatch};
+use crate::telemetry::metrics::Source;
 
 const PREFIX: &str = "/v1/hooks/";
 
@@ -144,6 +145,29 @@ impl Target {
             .map(member)
             .collect();
         format!("{{{}}}", members.join(",")).into_bytes()
+    }
+
+    /// The dead letter of a body of which something was rejected. One reject gives the reason, as
+    /// for an MQTT message. An empty body leaves nothing to keep.
+    pub(in crate::ingest::http) fn dead_letter(
+        &self,
+        rejects: &Rejects,
+        kept: Option<Vec<u8>>,
+        received_at_ms: i64,
+    ) -> Option<DeadLetter> {
+        let body = kept.filter(|body| !body.is_empty())?;
+        let (reason, detail) = rejects.foremost()?;
+        let source = Source::Http.label();
+        let topic = self.written();
+        let reason = reason.as_str();
+        Some(DeadLetter::keep(
+            received_at_ms,
+            source,
+            topic,
+            &body,
+            reason,
+            detail,
+        ))
     }
 
     /// The URL without token and values: the `topic` of a dead letter.
