@@ -111,7 +111,8 @@ impl<'a> SeriesSelector<'a> {
 }
 
 impl SelectedSensor<'_> {
-    /// The labels of its series but for the name of the metric; a tag without a value is no label.
+    /// The labels that all its series have, without the name of the metric. A tag without a value
+    /// is no label.
     pub fn labels(&self) -> impl Iterator<Item = (&str, &str)> {
         let own = (SENSOR_ID, &*self.entry.sensor_id);
         let tags = self

@@ -308,7 +308,7 @@ fn selected(entry: &CatalogEntry, selector: &SeriesSelector<'_>) -> Selected {
         let is_number = !kinds.contains(FieldKinds::BOOL);
         (field, is_number)
     });
-    // What is not recorded may have had any kind of value.
+    // A field that is not recorded may have had values of any kind.
     let unrecorded = selector.unrecorded(entry).map(|field| (field, false));
     let fields = recorded.chain(unrecorded);
     let fields =

@@ -7,8 +7,8 @@
 //!
 //! If the journal becomes three quarters full because of them, the oldest are given up: counted
 //! (`cause="behind"`), logged, and acknowledged. They are messages that could not be decoded, and a
-//! full journal would refuse the readings of all senders. A backlog that the router has not reached
-//! yet, after an outage of the store, is no reason.
+//! full journal would refuse the readings of all senders. They are not given up while most of the
+//! journal is a backlog that the router has not reached yet, as after an outage of the store.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -241,7 +241,7 @@ async fn fields_that_the_catalogue_does_not_record_cause_a_warning() {
     )
     .await;
     for (path, warns) in [
-        // Queries that find no field, because there is no shard to load samples from.
+        // These queries select no field: the test has no shard that could load samples.
         ("query?query={__name__=~%22nosuch.*%22}&time=1", true),
         (
             "query?query={__name__=~%22nosuch.*%22,site=%22x%22}&time=1",

@@ -200,7 +200,7 @@ pub(super) struct OpenFile {
     known: (u64, String),
 }
 
-/// Reads a file at a position of its own.
+/// Reads a file from its own position on; several can read one file.
 struct At {
     file: Rc<File>,
     at: u64,

@@ -163,7 +163,7 @@ impl DeadLetters {
     /// has them.
     ///
     /// # Errors
-    /// There is no room: the dead letters.
+    /// There is no room; the dead letters are returned.
     pub(crate) fn try_send_one(
         &self,
         dead_letters: Vec<DeadLetter>,

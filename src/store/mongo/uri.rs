@@ -67,7 +67,7 @@ fn reason_of_options(options: &str) -> Option<String> {
                 None => format!("option {}", key(pair)),
             });
         }
-        // A known name is no part of a secret.
+        // Names of options are not secret; an unknown name may be a part of a password.
         if KNOWN.contains(&key(pair).as_str()) {
             return Some(format!("option {}", key(pair)));
         }

@@ -6,8 +6,9 @@
 //! dropped. Acknowledgements are still sent. The same applies to a large packet without room in its
 //! budget, and to a PUBREL before its PUBREC.
 //!
-//! Bytes count against the quota as they are read, of any packet and of parts of packets: after the
-//! packets that they complete are handled, so that a message may be larger than what is left.
+//! Bytes of any packet, also of one that never becomes complete, count against the quota when they
+//! are read. The packets among them are handled first: a message may be larger than what the quota
+//! has left.
 //!
 //! A device whose sender has reached its quota is not read until the pause ends, with two
 //! exceptions. A large packet that has begun is read to its end, because others wait for its room.
