@@ -14,8 +14,8 @@ use tokio::sync::OwnedSemaphorePermit;
 use crate::model::catalog::CATALOG_FIELDS_MAX;
 use crate::promql::format::{api_number, push_time};
 use crate::promql::{Evaluated, Labels, PromqlError, Sample, Series, Value};
-use crate::read::ReadError;
 use crate::read::series::SelectError;
+use crate::read::{ReadError, ReadService};
 
 /// The warning of an answer that has more items than the request's `limit`.
 pub(super) const TRUNCATED: &str = "results truncated due to limit";
@@ -124,8 +124,15 @@ pub(super) fn success_text(data: &impl Serialize, warnings: &[String]) -> String
     serde_json::to_string(&success).unwrap_or_default()
 }
 
-/// A response with this body; `sending` is held until it is sent.
-pub(super) fn sent(body: String, sending: OwnedSemaphorePermit) -> Response {
+/// A response with this body. A large one counts as an answer that is being sent, until it is.
+///
+/// # Errors
+/// Too many answers are being sent.
+pub(super) fn sent(body: String, reads: &ReadService) -> Answered {
+    if body.len() <= PIECE_BYTES {
+        return Ok(body_of(StatusCode::OK, body));
+    }
+    let sending = reads.sending()?;
     let length = HeaderValue::from(body.len());
     let next = |(mut rest, sending): (Bytes, OwnedSemaphorePermit)| async move {
         let piece = rest.split_to(rest.len().min(PIECE_BYTES));
@@ -134,11 +141,11 @@ pub(super) fn sent(body: String, sending: OwnedSemaphorePermit) -> Response {
     let pieces = stream::unfold((Bytes::from(body), sending), next);
     let mut response = response_of(StatusCode::OK, Body::from_stream(pieces));
     response.headers_mut().insert(CONTENT_LENGTH, length);
-    response
+    Ok(response)
 }
 
-/// The result of a query at `at_ms`; at most `limit` series unless that is 0.
-pub(super) fn result(evaluated: Evaluated, at_ms: i64, limit: usize) -> Response {
+/// The body with the result of a query at `at_ms`; at most `limit` series unless that is 0.
+pub(super) fn result_text(evaluated: Evaluated, at_ms: i64, limit: usize) -> String {
     let Evaluated {
         mut value,
         mut warnings,
@@ -151,14 +158,10 @@ pub(super) fn result(evaluated: Evaluated, at_ms: i64, limit: usize) -> Response
         series.truncate(limit);
         warnings.push(TRUNCATED.to_owned());
     }
-    body_of(
-        StatusCode::OK,
-        result_text(&value, at_ms, &warnings, &infos),
-    )
+    value_text(&value, at_ms, &warnings, &infos)
 }
 
-/// The body of a result.
-fn result_text(value: &Value, at_ms: i64, warnings: &[String], infos: &[String]) -> String {
+fn value_text(value: &Value, at_ms: i64, warnings: &[String], infos: &[String]) -> String {
     let kind = value.value_type().as_str();
     let mut out =
         format!("{{\"status\":\"success\",\"data\":{{\"resultType\":\"{kind}\",\"result\":");
@@ -263,7 +266,7 @@ mod tests {
             },
         ];
         let series = vec![Series { labels, samples }];
-        let text = |value| result_text(&value, 1500, &[], &["x".to_owned()]);
+        let text = |value| value_text(&value, 1500, &[], &["x".to_owned()]);
         let with = |kind: &str, result: &str| {
             format!(
                 r#"{{"status":"success","data":{{"resultType":"{kind}","result":{result}}},"infos":["x"]}}"#

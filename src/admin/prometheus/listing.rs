@@ -85,7 +85,7 @@ async fn list(runner: Runner, params: Params, reader: Reader, asked: Asked) -> A
         let _ = reply.send(collected.map(|()| listing.into_text()));
     });
     let body = body.await?;
-    Ok(sent(body, runner.reads.sending()?))
+    sent(body, &runner.reads)
 }
 
 /// The time range, ms since 1970, end exclusive; `None` for all times.

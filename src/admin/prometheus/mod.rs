@@ -22,7 +22,7 @@ use axum::response::Response;
 use axum::routing::{MethodRouter, any, get};
 use serde_json::{Value as Json, json};
 
-use self::answer::{Answered, PrometheusError, result, success};
+use self::answer::{Answered, PrometheusError, sent, success};
 use self::listing::{label_names, label_values, metadata, series};
 use self::params::{Params, invalid};
 use self::run::Runner;
@@ -163,11 +163,8 @@ async fn ask(
     let within = params
         .duration_ms("timeout")?
         .map(|ms| Duration::from_millis(ms.max(0) as u64));
-    Ok(result(
-        runner.run(text, time, reader, within).await?,
-        time.start_ms,
-        limit,
-    ))
+    let body = runner.run(text, time, reader, within, limit).await?;
+    sent(body, &runner.reads)
 }
 
 fn lookback_ms(runner: &Runner, params: &Params) -> Result<i64, PrometheusError> {

@@ -15,7 +15,7 @@ use tokio::sync::{Semaphore, oneshot};
 use tokio::time::timeout_at;
 use tokio_util::sync::CancellationToken;
 
-use super::answer::{PrometheusError, unrecorded_fields};
+use super::answer::{PrometheusError, result_text, unrecorded_fields};
 use crate::admin::access::Reader;
 use crate::config::Promql;
 use crate::model::rfc3339;
@@ -65,18 +65,22 @@ impl Runner {
         }
     }
 
-    /// Runs a query within its time limit; `within` may shorten it.
+    /// Runs a query within its time limit, and formats its result, of at most `limit` series unless
+    /// that is 0. `within` may shorten the time.
     pub(super) async fn run(
         &self,
         text: String,
         time: QueryTime,
         reader: Reader,
         within: Option<Duration>,
-    ) -> Result<Evaluated, PrometheusError> {
+        limit: usize,
+    ) -> Result<String, PrometheusError> {
         let shown = Shown::default();
         let _ = shown.set(text.clone());
         self.in_thread(shown, within, move |work, reply| {
-            let _ = reply.send(work.evaluate(&text, time, &reader));
+            let evaluated = work.evaluate(&text, time, &reader);
+            let body = evaluated.map(|evaluated| result_text(evaluated, time.start_ms, limit));
+            let _ = reply.send(body);
         })
         .await
     }
