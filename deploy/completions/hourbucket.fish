@@ -106,7 +106,7 @@ complete -c hourbucket -n "__fish_hourbucket_using_subcommand import" -l config 
 complete -c hourbucket -n "__fish_hourbucket_using_subcommand import" -l per-line -d 'Each line is a payload of the format, such as the messages of a webhook'
 complete -c hourbucket -n "__fish_hourbucket_using_subcommand import" -l restart -d 'Begin each file again; stored readings are not stored twice'
 complete -c hourbucket -n "__fish_hourbucket_using_subcommand import" -l no-header -d 'The first row is data; columns have numbers only, and --value needs names (COLUMN=NAME)'
-complete -c hourbucket -n "__fish_hourbucket_using_subcommand import" -l decimal-comma -d 'Numbers are written 21,5'
+complete -c hourbucket -n "__fish_hourbucket_using_subcommand import" -l decimal-comma -d 'Numbers are written 1.234,5'
 complete -c hourbucket -n "__fish_hourbucket_using_subcommand import" -l latin1 -d 'The file is in ISO 8859-1, not UTF-8'
 complete -c hourbucket -n "__fish_hourbucket_using_subcommand import" -s h -l help -d 'Print help'
 complete -c hourbucket -n "__fish_hourbucket_using_subcommand tail" -l sensor -d 'Only sensors whose id matches; * matches any characters' -r

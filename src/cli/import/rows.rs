@@ -73,7 +73,7 @@ pub(super) struct CsvArgs {
     /// A column of tags; can be repeated
     #[arg(long = "tag", value_name = "COLUMN[=TAG]")]
     tags: Vec<String>,
-    /// Numbers are written 21,5
+    /// Numbers are written 1.234,5
     #[arg(long)]
     decimal_comma: bool,
     /// The file is in ISO 8859-1, not UTF-8
@@ -532,9 +532,8 @@ impl Mapping {
             _ => {}
         }
         let number = match self.args.decimal_comma {
-            // 1.234,5
-            true if text.contains(',') => text.replace('.', "").replace(',', "."),
-            _ => text.to_owned(),
+            true => with_decimal_point(text),
+            false => text.to_owned(),
         };
         let is_number = number
             .bytes()
@@ -552,6 +551,20 @@ impl Mapping {
         };
         Some(integer.or_else(double).unwrap_or_else(|| text.into()))
     }
+}
+
+/// A number with a decimal comma, in the usual form: 1.234,5 and 1.234 become 1234.5 and 1234. A
+/// point that cannot separate thousands (1.5, 0.123) remains a decimal point.
+fn with_decimal_point(text: &str) -> String {
+    let mut groups = text.trim_start_matches(['+', '-']).split('.');
+    let first = groups.next().unwrap_or_default();
+    let separates_thousands = matches!(first.len(), 1..=3)
+        && !first.starts_with('0')
+        && groups.all(|group| group.len() == 3 && group.bytes().all(|b| b.is_ascii_digit()));
+    if text.contains(',') || separates_thousands {
+        return text.replace('.', "").replace(',', ".");
+    }
+    text.to_owned()
 }
 
 /// Milliseconds since 1970 of a time in a format of chrono.

@@ -106,6 +106,15 @@ fn a_german_export_with_preamble_two_time_columns_and_tags() {
 }
 
 #[test]
+fn with_decimal_commas_points_separate_thousands() {
+    let text = b"sensor_id;ts;v\nS;1;1.234\nS;2;-12.345.678\nS;3;1.234,5\nS;4;1.5\nS;5;0.123\nS;6;1234.567\nS;7;1,5e3\n";
+    let (readings, _) = rows(text, &["--decimal-comma", "--delimiter", ";"]);
+    let values: Vec<Value> = readings.iter().map(|r| r["values"]["v"].clone()).collect();
+    let expected = json!([1234, -12_345_678, 1234.5, 1.5, 0.123, 1234.567, 1500.0]);
+    assert_eq!(Value::from(values), expected);
+}
+
+#[test]
 fn one_value_per_row_and_columns_by_number() {
     let text = b"S1\t2020-03-01 10:00:00\ttemp\t22\n";
     let line = [
