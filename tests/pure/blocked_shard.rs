@@ -143,6 +143,24 @@ fn failing_buckets_that_fill_the_memory_are_given_up_before_counts_are_forgotten
     assert_eq!(rig.stored("good", START_MS), 2);
 }
 
+/// `/readyz` and the metrics would otherwise never show it.
+#[test]
+fn a_bucket_that_fails_slowly_is_named_before_it_is_given_up() {
+    let mut rig = ShardRig::new(StorageMode::Bucket, shard(SENSORS_MAX, PAGE));
+    rig.shard.set_store_answers(true);
+    rig.accept(received("bad"), false);
+    let mut named = vec![];
+    while rig.shard.take_rejected_rows().is_empty() {
+        named.push(rig.shard.quarantined().len());
+        assert!(named.len() < 100);
+        // Its fourth fault comes after `flush.quarantine_after`.
+        rig.now.mono_ms += 300_000;
+        rounds(&mut rig, 1, Others::Succeed);
+    }
+    assert_eq!(named.last(), Some(&1), "{named:?}");
+    assert!(rig.shard.quarantined().is_empty());
+}
+
 #[test]
 fn nothing_is_given_up_while_the_store_does_not_answer() {
     let sensors: Vec<String> = (0..SENSORS_MAX).map(|n| format!("bad{n}")).collect();

@@ -117,7 +117,8 @@ impl Shard {
         }
         let is_old = age_ms >= self.settings.quarantine_after_ms;
         let is_due = match is_own {
-            true => is_old || self.is_blocked || memory >= self.settings.bytes_max / 8,
+            // It is named for a while before that, so that `/readyz` and the metrics show it.
+            true => (is_old && !is_new) || self.is_blocked || memory >= self.settings.bytes_max / 8,
             false => is_old && self.is_blocked,
         };
         if is_due && self.failing.store_answers {
