@@ -25,6 +25,7 @@ mod raw_strings;
 mod re2;
 mod regex_texts;
 mod series;
+mod unexpected;
 mod value_type;
 pub mod windows;
 

@@ -22,6 +22,10 @@ use super::labels::METRIC_NAME;
 use super::matcher::Matcher;
 use super::raw_strings::in_double_quotes;
 use super::regex_texts::{marked, text_of, unmarked};
+use super::unexpected::unexpected;
+
+/// The parser's text for a query whose tokens are in no order that it knows.
+const UNKNOWN_SYNTAX: &str = "invalid promql query";
 
 /// Parses a query.
 ///
@@ -74,13 +78,27 @@ pub fn parse_selector(text: &str) -> Result<Vec<Matcher>, PromqlError> {
 fn parsed(text: &str) -> Result<p::Expr, PromqlError> {
     guard::check(text)?;
     let parse_error = |detail: &str| PromqlError::bad_data(format!("parse error: {detail}"));
-    let text = as_parsed(text);
-    let text = marked(&in_double_quotes(&text));
-    match catch_unwind(|| p::parse(&text)) {
+    match catch_unwind(|| p::parse(&readable(text))) {
         Ok(Ok(parsed)) => Ok(parsed),
+        Ok(Err(detail)) if detail == UNKNOWN_SYNTAX => Err(match unexpected(text, is_parsed) {
+            Some((at, what)) => PromqlError::bad_data(format!("{at}: parse error: {what}")),
+            None => parse_error(&detail),
+        }),
         Ok(Err(detail)) => Err(parse_error(&detail)),
         Err(_) => Err(parse_error("the query cannot be represented")),
     }
+}
+
+/// The query as the parser reads it.
+fn readable(text: &str) -> String {
+    marked(&in_double_quotes(&as_parsed(text)))
+}
+
+/// Whether the parser knows the syntax, whatever the query means.
+fn is_parsed(text: &str) -> bool {
+    let text = readable(text);
+    p::lexer(&text).is_ok()
+        && !matches!(catch_unwind(|| p::parse(&text)), Ok(Err(detail)) if detail == UNKNOWN_SYNTAX)
 }
 
 impl Query {

@@ -12,6 +12,7 @@
 
 mod data;
 mod queries;
+mod syntax_errors;
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
