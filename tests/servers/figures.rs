@@ -10,7 +10,7 @@ use crate::support::guides;
 const RECORD: &str = "2026-11-28 03:20";
 
 /// The record of its queries.
-const READS: &str = "2026-11-25 12:40";
+const READS: &str = "2026-11-28 04:49";
 
 /// The text of the record that begins with this headline.
 fn record_of(headline: &str) -> String {
