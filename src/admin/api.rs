@@ -311,7 +311,7 @@ async fn readings(
             },
         )
         .await?;
-    let sending = reads.sending()?;
+    let sending = reads.sending(0)?;
     Ok(readings_body(format, &id, (from_ms, to_ms), found, sending))
 }
 

@@ -293,8 +293,8 @@ pub struct Admin {
     pub times: HttpTimes,
     /// `queries_max`: concurrent queries of the read API (default 8); others wait for a second.
     pub queries_max: usize,
-    /// `answers_max`: responses with readings that are being sent (default 64); further ones
-    /// get 503.
+    /// `answers_max`: responses with readings that are being sent (default 64), of up to 8 MiB each;
+    /// further ones get 503.
     pub answers_max: usize,
     /// `[admin.tls]`
     pub tls: Tls,

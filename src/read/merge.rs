@@ -20,7 +20,7 @@ use crate::store::{LoadedBucket, LoadedPage};
 /// Bytes of stored readings collected for one answer.
 const GATHER_BYTES_MAX: usize = 32 << 20;
 /// Bytes of the readings in one answer, in stored form; in JSON about twice as many.
-const ANSWER_BYTES_MAX: u64 = 8 << 20;
+pub(super) const ANSWER_BYTES_MAX: usize = 8 << 20;
 /// Readings collected beyond the limit before the excess is dropped.
 const SLACK: usize = 10_000;
 
@@ -334,7 +334,7 @@ fn first(all: &[(ReadingKey, Row<'_>)], window: Window, end_ms: i64) -> MergedRe
     let mut rows = Rows::default();
     for (_, row) in all[skip..].iter().take(window.limit) {
         rows.push_row(row);
-        if rows.stored_bytes() >= ANSWER_BYTES_MAX {
+        if rows.stored_bytes() >= ANSWER_BYTES_MAX as u64 {
             break;
         }
     }

@@ -66,7 +66,7 @@ use crate::store::reading::{
 use crate::store::{Store, StoreError};
 use fleet_cache::FleetCache;
 use hours::{Hour, Hours, OpenHour};
-use merge::{MergedReadings, ReadingMerge, Window};
+use merge::{ANSWER_BYTES_MAX, MergedReadings, ReadingMerge, Window};
 use silence::Silence;
 
 /// How long a query waits for its turn.
@@ -99,8 +99,8 @@ pub enum ReadError {
          again later"
     )]
     NotKnownYet,
-    /// Too many concurrent queries.
-    #[error("too many concurrent queries; try again later")]
+    /// Too many concurrent queries, or answers that are being sent.
+    #[error("too many queries, or answers that are still being sent; try again later")]
     Busy,
     /// A shard's task has ended.
     #[error("the service is stopping or has failed")]
@@ -125,6 +125,7 @@ pub struct ReadService {
     span: Span,
     turns: Semaphore,
     answers: Arc<Semaphore>,
+    answers_max: usize,
     fleet: FleetCache,
     zone: Zone,
     /// One per shard with the daily rollup, else empty.
@@ -159,6 +160,7 @@ impl ReadService {
             span,
             turns,
             answers,
+            answers_max,
             fleet,
             zone,
             rollups,
@@ -208,15 +210,22 @@ impl ReadService {
         self.clock.now().wall_ms
     }
 
-    /// A permit for an answer until it is sent. A slow client holds it for long.
+    /// A permit for an answer that is in memory until it is sent; a slow client holds it for long.
+    /// One of more than [`ANSWER_BYTES_MAX`] counts as several.
     ///
     /// # Errors
-    /// All permits are in use.
-    pub fn sending(&self) -> Result<OwnedSemaphorePermit, ReadError> {
+    /// Too many answers are being sent.
+    pub fn sending(&self, bytes: usize) -> Result<OwnedSemaphorePermit, ReadError> {
+        let answers = bytes.div_ceil(ANSWER_BYTES_MAX).max(1);
         self.answers
             .clone()
-            .try_acquire_owned()
+            .try_acquire_many_owned(u32::try_from(answers).unwrap_or(u32::MAX))
             .map_err(|_| ReadError::Busy)
+    }
+
+    /// Bytes of the largest answer that can be sent, alone.
+    pub fn sending_bytes_max(&self) -> usize {
+        self.answers_max * ANSWER_BYTES_MAX
     }
 
     /// The readings of a sensor in a window, in the order of [`merge`].

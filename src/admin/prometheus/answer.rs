@@ -124,15 +124,23 @@ pub(super) fn success_text(data: &impl Serialize, warnings: &[String]) -> String
     serde_json::to_string(&success).unwrap_or_default()
 }
 
-/// A response with this body. A large one counts as an answer that is being sent, until it is.
+/// A response with this body. A large one counts as answers that are being sent, until it is.
 ///
 /// # Errors
-/// Too many answers are being sent.
+/// It is too large, or too many answers are being sent.
 pub(super) fn sent(body: String, reads: &ReadService) -> Answered {
     if body.len() <= PIECE_BYTES {
         return Ok(body_of(StatusCode::OK, body));
     }
-    let sending = reads.sending()?;
+    let bytes_max = reads.sending_bytes_max();
+    if body.len() > bytes_max {
+        return Err(PromqlError::execution(format!(
+            "the answer needs more than {bytes_max} bytes (admin.answers_max); select fewer \
+             series, or a larger step"
+        ))
+        .into());
+    }
+    let sending = reads.sending(body.len())?;
     let length = HeaderValue::from(body.len());
     let next = |(mut rest, sending): (Bytes, OwnedSemaphorePermit)| async move {
         let piece = rest.split_to(rest.len().min(PIECE_BYTES));

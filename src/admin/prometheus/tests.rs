@@ -9,11 +9,12 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
+use super::answer::{PrometheusError, sent};
 use crate::admin::{Admin, Health, TokenSource};
 use crate::config::{AckMode, Config, Promql};
 use crate::model::catalog::CATALOG_FIELDS_MAX;
 use crate::model::{CatalogUpdate, FieldKinds, Span, SystemClock};
-use crate::read::ReadService;
+use crate::read::{ReadError, ReadService};
 use crate::store::Store;
 use crate::store::memory::MemoryStore;
 
@@ -163,6 +164,32 @@ async fn listings_have_the_time_limit_of_queries() {
             "{path}: {answer:?}"
         );
     }
+}
+
+/// So their memory is limited, also if their readers are slow.
+#[tokio::test]
+async fn answers_count_by_their_size_until_they_are_sent() {
+    let store = Arc::new(MemoryStore::new());
+    let clock = Arc::new(SystemClock::new());
+    let reads = ReadService::new(vec![], None, store, clock, Span::HOUR, (4, 3));
+    let answer = |bytes: usize| sent("x".repeat(bytes), &reads);
+    let two = answer((8 << 20) + 1).unwrap();
+    let one = answer(100_000).unwrap();
+    assert!(answer(1000).is_ok(), "a small one needs no place");
+    let refused = |bytes| answer(bytes).unwrap_err();
+    assert_eq!(refused(100_000), PrometheusError::Read(ReadError::Busy));
+    drop(one);
+    assert_eq!(
+        refused((8 << 20) + 1),
+        PrometheusError::Read(ReadError::Busy)
+    );
+    drop(two);
+    let all = answer(24 << 20).unwrap();
+    drop(all);
+    // It would never be possible.
+    let too_large = refused((24 << 20) + 1);
+    assert_eq!(too_large.status(), 422);
+    assert!(too_large.to_string().contains("admin.answers_max"));
 }
 
 /// More series than a million, which were a limit once.
