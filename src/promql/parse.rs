@@ -57,11 +57,7 @@ pub fn format(text: &str) -> Result<String, PromqlError> {
 /// # Errors
 /// It is not a selector, or selects everything.
 pub fn parse_selector(text: &str) -> Result<Vec<Matcher>, PromqlError> {
-    let wrong = || {
-        PromqlError::bad_data(format!(
-            "invalid parameter \"match[]\": {text:?} is not a series selector"
-        ))
-    };
+    let wrong = || PromqlError::bad_data(format!("{text:?} is not a series selector"));
     let is_plain = |vs: &p::VectorSelector| vs.offset.is_none() && vs.at.is_none();
     let found = parsed(text).and_then(|found| match found {
         p::Expr::VectorSelector(vs) if is_plain(&vs) => matchers(vs.name, vs.matchers),
@@ -70,6 +66,9 @@ pub fn parse_selector(text: &str) -> Result<Vec<Matcher>, PromqlError> {
     found.map_err(|error| match error {
         PromqlError::BadData(detail) if detail.contains("at least one non-empty matcher") => {
             PromqlError::bad_data("match[] must contain at least one non-empty matcher")
+        }
+        PromqlError::BadData(detail) => {
+            PromqlError::bad_data(format!("invalid parameter \"match[]\": {detail}"))
         }
         error => error,
     })

@@ -70,6 +70,24 @@ fn usual_mistakes_are_named_with_their_place() {
     assert!(error(&long).len() < 100);
 }
 
+#[test]
+fn errors_of_selectors_name_the_parameter() {
+    for (selector, wanted) in [
+        (
+            "temp{a=\"b\" c=\"d\"}",
+            "invalid parameter \"match[]\": 1:12: parse error: unexpected \"c\"",
+        ),
+        (
+            "temp + 1",
+            "invalid parameter \"match[]\": \"temp + 1\" is not a series selector",
+        ),
+        ("{}", "match[] must contain at least one non-empty matcher"),
+    ] {
+        let error = promql::parse_selector(selector).unwrap_err().to_string();
+        assert_eq!(error, wanted);
+    }
+}
+
 /// The places outside strings, braces and brackets where a token may be inserted.
 fn places(query: &str) -> Vec<usize> {
     let mut places = vec![];
