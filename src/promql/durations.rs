@@ -36,12 +36,8 @@ pub(super) fn as_parsed(text: &str) -> Cow<'_, str> {
             '"' | '\'' | '`' | '#' => at = end_of(text, start),
             '{' | '}' => in_braces = c == '{',
             '[' | ']' => in_brackets = c == '[',
-            // A name contains colons, but between brackets a colon is between durations.
-            c if is_word(c) || c == ':' && !in_brackets => {
-                let is_in = |c: char| is_word(c) || c == ':' && !in_brackets;
-                at = text[start..]
-                    .find(|c: char| !is_in(c))
-                    .map_or(text.len(), |len| start + len);
+            c if is_in_word(c, in_brackets) => {
+                at = word_end(text, start, in_brackets);
                 let other = rewritten(&text[start..at]).filter(|_| !in_braces);
                 if let Some(other) = other {
                     out.push_str(&text[copied..start]);
@@ -91,6 +87,18 @@ pub(super) fn total_ms(word: &str) -> Option<u128> {
         rest = tail;
     }
     (!word.is_empty()).then_some(total_ms)
+}
+
+/// The end of the name, number or duration that starts here.
+pub(super) fn word_end(text: &str, start: usize, in_brackets: bool) -> usize {
+    text[start..]
+        .find(|c| !is_in_word(c, in_brackets))
+        .map_or(text.len(), |len| start + len)
+}
+
+/// As [`is_word`]. A name contains colons too, but between brackets a colon is between durations.
+pub(super) fn is_in_word(c: char, in_brackets: bool) -> bool {
+    is_word(c) || c == ':' && !in_brackets
 }
 
 /// Whether a character belongs to a name, a number or a duration.

@@ -7,7 +7,7 @@
 
 use std::ops::Range;
 
-use super::durations::is_word;
+use super::durations::{is_in_word, word_end};
 use super::raw_strings::end_of;
 
 /// A larger query is not searched, because each try parses it.
@@ -82,8 +82,7 @@ fn tokens(text: &str) -> Vec<Range<usize>> {
             '"' | '\'' | '`' => at = end_of(text, start),
             '[' | ']' => in_brackets = c == '[',
             '=' | '!' | '<' | '>' if text[at..].starts_with(['=', '~']) => at += 1,
-            // A name contains colons, but between brackets a colon is between durations.
-            c if is_word(c) || c == ':' && !in_brackets => at = word_end(text, start, in_brackets),
+            c if is_in_word(c, in_brackets) => at = number_or_word_end(text, start, in_brackets),
             _ => {}
         }
         tokens.push(start..at);
@@ -91,21 +90,17 @@ fn tokens(text: &str) -> Vec<Range<usize>> {
     tokens
 }
 
-/// The end of the name or number that starts here.
-fn word_end(text: &str, start: usize, in_brackets: bool) -> usize {
-    let is_in = |c: char| is_word(c) || c == ':' && !in_brackets;
-    let end_from = |from: usize| {
-        text[from..]
-            .find(|c| !is_in(c))
-            .map_or(text.len(), |len| from + len)
-    };
-    let end = end_from(start);
+/// The end of the name or number that starts here, also of 1e-5.
+fn number_or_word_end(text: &str, start: usize, in_brackets: bool) -> usize {
+    let end = word_end(text, start, in_brackets);
     let word = &text[start..end];
     let is_decimal = word.starts_with(|c: char| c.is_ascii_digit() || c == '.');
-    // 1e-5
     let has_sign = is_decimal
         && word.ends_with(['e', 'E'])
         && !word.starts_with("0x")
         && text[end..].starts_with(['+', '-']);
-    if has_sign { end_from(end + 1) } else { end }
+    match has_sign {
+        true => word_end(text, end + 1, in_brackets),
+        false => end,
+    }
 }
