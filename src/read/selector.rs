@@ -112,7 +112,7 @@ impl<'a> SeriesSelector<'a> {
 
 impl SelectedSensor<'_> {
     /// The labels that all its series have, without the name of the metric. A tag without a value
-    /// is no label.
+    /// does not become one.
     pub fn labels(&self) -> impl Iterator<Item = (&str, &str)> {
         let own = (SENSOR_ID, &*self.entry.sensor_id);
         let tags = self
