@@ -474,10 +474,11 @@ impl ShardTask {
             duplicates,
             conflicts,
             began,
+            filled_late,
             forgotten,
         } = self.state.take_counts();
-        if began > 0 {
-            self.flusher.note_began(began);
+        if began > 0 || filled_late > 0 {
+            self.flusher.note_waiting(began, filled_late);
         }
         if stored > 0 {
             metrics::stored(self.flusher.mode(), stored);

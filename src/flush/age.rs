@@ -24,6 +24,12 @@
 //! faster controller would oscillate. Shrinking is limited to one second per second: then at most
 //! twice the usual number of statements is due.
 //!
+//! Holding a page until it is full ([`super::due`]) saves its second statement altogether, and with
+//! it the demand for that. So pages that became full later than `max_age` count as *saved* demand,
+//! at most one statement each: up to the age that pages are held for, the age does not shrink while
+//! both together exceed [`DEMAND`]. Without this, sensors of equal rates would have whole and
+//! divided pages in turns.
+//!
 //! The memory has no part in this. A shard with little room evicts the buckets with the most
 //! readings, whatever the age is. When growth stopped in a full memory, a million sensors, which
 //! fill most of it, had statements of one reading.
@@ -34,6 +40,9 @@
 
 use crate::model::PageWrite;
 
+/// A page that takes longer than this many times `flush.max_age` to fill is not waited for: after
+/// `flush.max_age` it is not half full, and the rest is worth a statement of its own.
+pub(super) const FOR_PAGE_AGES: u64 = 2;
 /// Demand that needs no stretched age.
 const DEMAND: f64 = 0.2;
 /// What a statement to an empty page costs besides its own readings, in readings: 65 µs and more,
@@ -63,6 +72,8 @@ pub struct AgeSample {
     pub elapsed_ms: u64,
     /// Buckets that began to wait.
     pub began: u64,
+    /// Pages that became full when their first reading had waited for longer than `flush.max_age`.
+    pub filled_late: u64,
     /// Statements that the store has answered.
     pub statements: u64,
     /// The sum of their gains, see [`gain`].
@@ -108,8 +119,10 @@ pub struct AgeControl {
     min_ms: f64,
     max_ms: f64,
     age_ms: f64,
-    /// Averages: buckets that begin to wait per second, seconds per statement, gain per statement.
+    /// Averages: buckets that begin to wait and pages that are filled late per second, seconds per
+    /// statement, gain per statement.
     began: f64,
+    filled_late: f64,
     statement_s: f64,
     gain: f64,
 }
@@ -124,6 +137,7 @@ impl AgeControl {
             max_ms,
             age_ms: min_ms,
             began: 0.0,
+            filled_late: 0.0,
             statement_s: STATEMENT_S,
             gain: 1.0,
         }
@@ -138,11 +152,11 @@ impl AgeControl {
         let weight = |over_ms: f64| 1.0 - (-elapsed_ms / over_ms).exp();
         let toward =
             |average: &mut f64, value: f64, weight: f64| *average += (value - *average) * weight;
-        toward(
-            &mut self.began,
-            sample.began as f64 * 1000.0 / elapsed_ms,
-            weight(self.age_ms.max(DEMAND_MIN_MS)),
-        );
+        let per_second = |count: u64| count as f64 * 1000.0 / elapsed_ms;
+        let demand_weight = weight(self.age_ms.max(DEMAND_MIN_MS));
+        toward(&mut self.began, per_second(sample.began), demand_weight);
+        let filled_late = per_second(sample.filled_late);
+        toward(&mut self.filled_late, filled_late, demand_weight);
         if sample.measured > 0 {
             let (min, max) = STATEMENT_LIMITS_S;
             let statement_s = (sample.measured_s / sample.measured as f64).clamp(min, max);
@@ -155,14 +169,23 @@ impl AgeControl {
                 weight(AVERAGE_MS),
             );
         }
-        let speed = (GAIN * (self.demand() / DEMAND).max(f64::MIN_POSITIVE).ln())
-            .clamp(-SHRINK_MAX, GROWTH_MAX);
+        let speed_for = |demand: f64| GAIN * (demand / DEMAND).max(f64::MIN_POSITIVE).ln();
+        let mut speed = speed_for(self.demand());
+        if speed < 0.0 && self.age_ms <= self.min_ms * FOR_PAGE_AGES as f64 {
+            speed = speed_for(self.demand() + self.saved()).min(0.0);
+        }
+        let speed = speed.clamp(-SHRINK_MAX, GROWTH_MAX);
         self.age_ms = (self.age_ms + speed * elapsed_ms).clamp(self.min_ms, self.max_ms);
     }
 
     /// See the module.
     fn demand(&self) -> f64 {
         self.began * self.statement_s * self.gain
+    }
+
+    /// What holding pages until they are full saves at the present age.
+    fn saved(&self) -> f64 {
+        self.filled_late * self.statement_s
     }
 
     /// How old a reading may get now (ms).
@@ -204,6 +227,7 @@ mod tests {
                 let sample = AgeSample {
                     elapsed_ms: rng.u64(0..5_000),
                     began,
+                    filled_late: rng.u64(0..=began),
                     statements: rng.u64(0..100_000),
                     gains: rng.f64() * 1e5,
                     measured: rng.u64(0..10),

@@ -13,15 +13,16 @@
 //! waited for `max_age` is held until then ([`DuePolicy::hold_until_ms`]). The phase of a fast
 //! sensor has no effect; its pages are written when they are full.
 //!
-//! While the store is busy, readings may get older than `max_age` ([`super::age`]). A due bucket
-//! with few readings for what its page has then waits for its sensor's turn ([`super::turns`]), if
+//! While the store is busy, readings may get older than `max_age` ([`super::age`]). Then a bucket
+//! is held for its page up to this age, but for at most [`FOR_PAGE_AGES`] times `max_age`. A due
+//! bucket with few readings for what its page has then waits for its sensor's turn ([`super::turns`]), if
 //! its first reading is not too old by then. A round takes as long as a reading may wait
 //! ([`DuePolicy::round_ms`]), so only a bucket whose turn passed after its first reading came cannot
 //! wait. If it has enough readings before its turn, it is due at its sensor's next phase.
 
 use std::collections::BTreeMap;
 
-use super::age::is_worthwhile;
+use super::age::{FOR_PAGE_AGES, is_worthwhile};
 use super::turns::scaled;
 
 /// A bucket is due when its first reading has waited for `max_age`, or a little later if the shard
@@ -57,24 +58,36 @@ impl DuePolicy {
     }
 
     /// For a due bucket: until when it may wait for its page to become full, if `rows` arrived
-    /// since `since_ms` and the page has room for `room`. `None`: write it now.
+    /// since `since_ms` and the page has room for `room`. `age_ms`: how old a reading may get now;
+    /// `max_age` if that is more. `None`: write it now.
     pub fn hold_until_ms(
         self,
         now_ms: u64,
         since_ms: u64,
         rows: usize,
         room: usize,
+        age_ms: u64,
     ) -> Option<u64> {
         let DuePolicy::Age(max_age) = self else {
             return None;
         };
+        let hold_ms = age_ms.clamp(max_age, max_age * FOR_PAGE_AGES);
         // Rounded like the wheel: a bucket that is put back must not be due again immediately.
-        let limit_ms = (since_ms + max_age) / self.grain_ms() * self.grain_ms();
+        let limit_ms = (since_ms + hold_ms) / self.grain_ms() * self.grain_ms();
         let waited_ms = now_ms.saturating_sub(since_ms).max(1);
         // A write that fills a page also seals it, so it is sent when the first reading of the next
         // page has arrived.
         let fills_ms = waited_ms.saturating_mul(room as u64 + 1) / (rows as u64).max(1);
-        (now_ms < limit_ms && fills_ms <= max_age).then_some(limit_ms)
+        (now_ms < limit_ms && fills_ms <= hold_ms).then_some(limit_ms)
+    }
+
+    /// Whether a page that becomes full now, with a first reading that came at `since_ms`, was held
+    /// for longer than `max_age`: without a stretched age it would have been written in two parts.
+    pub fn fills_late(self, now_ms: u64, since_ms: u64) -> bool {
+        match self {
+            DuePolicy::Age(max_age) => now_ms.saturating_sub(since_ms) > max_age,
+            DuePolicy::Linger(_) => false,
+        }
     }
 
     /// For a due bucket with `rows` readings, the first of which came at `since_ms`, and a page with
@@ -204,28 +217,51 @@ mod tests {
     fn a_bucket_that_fills_its_page_in_time_is_held_but_not_beyond_max_age() {
         let policy = DuePolicy::Age(15_000);
         // 70 a second fill a page of 1000 in 14.3 s, 60 a second do not.
-        assert_eq!(policy.hold_until_ms(10_000, 0, 700, 1000), Some(14_976));
-        assert_eq!(policy.hold_until_ms(10_000, 0, 600, 1000), None);
         assert_eq!(
-            policy.hold_until_ms(10_000, 0, 600, 800),
+            policy.hold_until_ms(10_000, 0, 700, 1000, 15_000),
+            Some(14_976)
+        );
+        assert_eq!(policy.hold_until_ms(10_000, 0, 600, 1000, 0), None);
+        assert_eq!(
+            policy.hold_until_ms(10_000, 0, 600, 800, 0),
             Some(14_976),
             "the room that is left counts"
         );
         assert_eq!(
-            policy.hold_until_ms(14_976, 0, 999, 1000),
+            policy.hold_until_ms(14_976, 0, 999, 1000, 15_000),
             None,
             "it has waited long enough"
         );
         assert_eq!(
-            policy.hold_until_ms(7, 7, 1, 1000),
+            policy.hold_until_ms(7, 7, 1, 1000, 0),
             Some(14_976),
             "with no time passed it looks like a burst"
         );
         assert_eq!(
-            DuePolicy::Linger(15_000).hold_until_ms(10_000, 0, 700, 1000),
+            DuePolicy::Linger(15_000).hold_until_ms(10_000, 0, 700, 1000, 15_000),
             None,
             "the sender waits"
         );
+    }
+
+    #[test]
+    fn while_the_store_is_busy_it_is_held_up_to_the_age_or_twice_max_age() {
+        let policy = DuePolicy::Age(15_000);
+        let hold = |rows, age_ms| policy.hold_until_ms(10_000, 0, rows, 1000, age_ms);
+        // 60 a second fill a page of 1000 in 16.7 s.
+        assert_eq!(hold(600, 16_000), None);
+        assert_eq!(hold(600, 17_000), Some(16_848));
+        assert_eq!(hold(400, 25_000), None, "40 a second need 25,025 ms");
+        assert_eq!(hold(400, 26_000), Some(25_974));
+        assert_eq!(hold(334, 360_000), Some(29_952));
+        assert_eq!(hold(333, 360_000), None, "more than twice max_age");
+        assert_eq!(
+            policy.hold_until_ms(29_952, 0, 999, 1000, 360_000),
+            None,
+            "it has waited long enough"
+        );
+        assert!(!policy.fills_late(15_000, 0) && policy.fills_late(15_001, 0));
+        assert!(!DuePolicy::Linger(5).fills_late(15_000, 0));
     }
 
     #[test]

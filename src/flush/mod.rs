@@ -164,9 +164,10 @@ impl Flusher {
         self.age.set(age_ms);
     }
 
-    /// Counts buckets that began to wait for a statement.
-    pub(crate) fn note_began(&self, buckets: u64) {
-        self.age.began(buckets);
+    /// Counts buckets that began to wait for a statement, and pages that became full when their
+    /// first reading had waited for longer than `flush.max_age`.
+    pub(crate) fn note_waiting(&self, began: u64, filled_late: u64) {
+        self.age.waiting(began, filled_late);
     }
 
     /// Records that the store has answered.

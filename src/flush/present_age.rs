@@ -19,6 +19,7 @@ const ROUND_TRIP_RISE: f64 = 0.05;
 pub(super) struct PresentAge {
     state: Mutex<State>,
     began: AtomicU64,
+    filled_late: AtomicU64,
     age_ms: AtomicU64,
 }
 
@@ -45,6 +46,7 @@ impl PresentAge {
         PresentAge {
             state: Mutex::new(state),
             began: AtomicU64::new(0),
+            filled_late: AtomicU64::new(0),
             age_ms,
         }
     }
@@ -54,9 +56,10 @@ impl PresentAge {
         self.age_ms.load(Ordering::Relaxed)
     }
 
-    /// Counts buckets that began to wait.
-    pub(super) fn began(&self, buckets: u64) {
-        self.began.fetch_add(buckets, Ordering::Relaxed);
+    /// Counts buckets that began to wait, and pages that were filled late.
+    pub(super) fn waiting(&self, began: u64, filled_late: u64) {
+        self.began.fetch_add(began, Ordering::Relaxed);
+        self.filled_late.fetch_add(filled_late, Ordering::Relaxed);
     }
 
     /// Adds a command that the store has answered.
@@ -81,9 +84,11 @@ impl PresentAge {
         state.updated = Instant::now();
         let elapsed_ms = elapsed.as_millis() as u64;
         let began = self.began.swap(0, Ordering::Relaxed);
+        let filled_late = self.filled_late.swap(0, Ordering::Relaxed);
         state.control.observe(AgeSample {
             elapsed_ms,
             began,
+            filled_late,
             ..sample
         });
         self.age_ms.store(state.control.age_ms(), Ordering::Relaxed);

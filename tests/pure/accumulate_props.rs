@@ -258,8 +258,13 @@ fn a_bucket_that_has_failed_is_written_after_its_load_and_not_held_for_a_full_pa
 
 /// A reading of sensor `s`, `s` seconds into an hour that no other process has written.
 fn at_second(s: i64) -> ReadingBatch {
-    let values = BTreeMap::from([("n".into(), Value::Int(s))]);
-    let ts_ms = 472_001 * HOUR + s * 1000;
+    at_ms(s * 1000)
+}
+
+/// The same, `ms` milliseconds into it.
+fn at_ms(ms: i64) -> ReadingBatch {
+    let values = BTreeMap::from([("n".into(), Value::Int(ms))]);
+    let ts_ms = 472_001 * HOUR + ms;
     [Reading {
         sensor_id: "s".into(),
         ts_ms,
@@ -273,18 +278,23 @@ fn at_second(s: i64) -> ReadingBatch {
 
 /// Accepts a reading every `interval_s`, with the age stretched to a minute; returns when they are
 /// written (ms after the start), and how many at a time.
-fn written_while_busy(page: u32, interval_s: i64, until_s: i64) -> Vec<(u64, usize)> {
+fn written_while_busy(page: u32, interval_s: u64, until_s: u64) -> Vec<(u64, usize)> {
     let mut shard = shard(page, 10);
+    shard.set_age_ms(60_000);
+    written(&mut shard, interval_s * 1000, until_s)
+}
+
+/// The same with any interval and a shard of which the age is set.
+fn written(shard: &mut Shard, interval_ms: u64, until_s: u64) -> Vec<(u64, usize)> {
     let mut pages = Pages::default();
     let mut written = vec![];
-    shard.set_age_ms(60_000);
-    for mono_ms in (0..until_s as u64 * 1000).step_by(100) {
+    for mono_ms in (0..until_s * 1000).step_by(100) {
         let now = Now {
             wall_ms: 472_001 * HOUR + mono_ms as i64,
             mono_ms: 1_000_000 + mono_ms,
         };
-        if mono_ms % (interval_s as u64 * 1000) == 0 {
-            let batch = at_second(mono_ms as i64 / 1000);
+        if mono_ms % interval_ms == 0 {
+            let batch = at_ms(mono_ms as i64);
             shard.accept(&batch, &row_refs(&batch, 1)[0], Ack::none(), false, now);
         }
         shard.tick(now);
@@ -322,6 +332,27 @@ fn while_the_store_is_busy_few_readings_are_held_up_to_the_age_and_no_longer() {
     let rare = written_while_busy(1000, 70, 700);
     for (n, (at_ms, _)) in rare.iter().enumerate().skip(3) {
         assert!(at_ms - n as u64 * 70_000 <= 1100, "{rare:?}");
+    }
+}
+
+#[test]
+fn while_the_store_is_busy_a_page_that_fills_a_little_late_is_written_whole() {
+    // The first reading beyond a page of 15 comes after 1.5 s; readings may wait for 1 s.
+    for (age_ms, is_whole) in [(0, false), (1200, false), (1600, true), (60_000, true)] {
+        let mut shard = shard(15, 10);
+        shard.set_age_ms(age_ms);
+        let written = written(&mut shard, 100, 30);
+        let full = written.iter().filter(|(_, rows)| *rows == 15).count();
+        let late = shard.take_counts().filled_late as usize;
+        if is_whole {
+            // One of 60 s may be divided by its sensor's turn.
+            let parts = written.len() - full;
+            assert!(full >= 18 && parts <= 2, "{age_ms} ms: {written:?}");
+            assert!(late >= 18, "{late} with {age_ms} ms");
+        } else {
+            assert!(full <= 3 && written.len() >= 30, "{age_ms} ms: {written:?}");
+            assert!(late <= 3, "{late} with {age_ms} ms");
+        }
     }
 }
 

@@ -130,6 +130,8 @@ impl Sim {
                 if sensor.stored + sensor.rows > PAGE {
                     sensor.at_its_turn = false;
                     if !std::mem::replace(&mut sensor.queued, true) {
+                        let late = policy.fills_late(self.now_ms, sensor.since_ms);
+                        self.sample.filled_late += u64::from(late);
                         self.queue.push_back(i);
                     }
                 } else if sensor.rows == 1 && !sensor.queued
@@ -147,24 +149,27 @@ impl Sim {
         while let Some(due) = self.wheel.pop_due(self.now_ms) {
             for i in due {
                 let sensor = &mut self.sensors[i];
-                let room = PAGE.saturating_sub(sensor.stored);
+                let age_ms = self.control.age_ms();
+                let for_page = |age_ms| {
+                    let room = PAGE.saturating_sub(sensor.stored);
+                    policy.hold_until_ms(self.now_ms, sensor.since_ms, sensor.rows, room, age_ms)
+                };
                 if sensor.queued || sensor.rows == 0 {
                     // Its page was full before it was due.
-                } else if let Some(until_ms) =
-                    policy.hold_until_ms(self.now_ms, sensor.since_ms, sensor.rows, room)
-                {
+                } else if let Some(until_ms) = for_page(0) {
                     self.wheel.push(until_ms, i);
                 } else if policy.waits_for_turn(
                     self.now_ms,
                     sensor.since_ms,
                     sensor.stored,
                     sensor.rows,
-                    self.control.age_ms(),
-                    self.turns
-                        .until_ms(hash(i), policy.round_ms(self.control.age_ms())),
+                    age_ms,
+                    self.turns.until_ms(hash(i), policy.round_ms(age_ms)),
                 ) {
                     sensor.at_its_turn = true;
                     self.turns.push(hash(i), i);
+                } else if let Some(until_ms) = for_page(age_ms) {
+                    self.wheel.push(until_ms, i);
                 } else {
                     sensor.queued = true;
                     self.queue.push_back(i);
@@ -459,4 +464,61 @@ fn whole_pages_do_not_stretch_the_age() {
     sim.run(5).show("whole pages");
     assert_eq!(sim.ages_ms, (MAX_AGE_MS, MAX_AGE_MS));
     assert!(sim.effort() < 0.0011, "{}", sim.effort());
+}
+
+#[test]
+fn pages_that_fill_a_little_late_are_written_whole_while_the_store_is_busy() {
+    // 10,000 sensors with 62.5 readings per second fill a page in 16 s. At 15 s it would be written
+    // in two parts.
+    for together in [false, true] {
+        let mut sim = with_long_pages(1_000, 16, together);
+        sim.per_reading_s = 1e-6 * 10.0;
+        sim.run(2).show("late pages, begin");
+        sim.run(10).show("late pages");
+        assert!(sim.effort() < 0.00102, "{}", sim.effort());
+        let (_, max_ms) = sim.ages_ms;
+        assert!(max_ms <= 2 * MAX_AGE_MS, "{max_ms} ms");
+        assert!(sim.waited_max_ms <= 17_000, "{} ms", sim.waited_max_ms);
+        // With a tenth of the sensors the store has capacity.
+        sim.sensors
+            .iter_mut()
+            .skip(100)
+            .for_each(|s| s.next_ms = u64::MAX);
+        sim.run(2);
+        sim.run(5).show("late pages, a tenth");
+        assert_eq!(sim.ages_ms, (MAX_AGE_MS, MAX_AGE_MS));
+        assert!(
+            sim.waited_max_ms <= MAX_AGE_MS + 1000,
+            "{} ms",
+            sim.waited_max_ms
+        );
+    }
+}
+
+#[test]
+fn the_age_of_a_sparse_fleet_is_not_kept_for_the_pages_of_others() {
+    // Sensors with 62.5 readings per second beside 10,000 with one per minute, until these fall
+    // silent.
+    let mut sim = with_long_pages(2_000, MINUTE_MS, false);
+    (sim.cost_s, sim.per_reading_s) = (COST_S, 1e-6 * 10.0);
+    sim.run(15).show("sparse and late pages, the sparse ones");
+    assert!(
+        sim.control.age_ms() > 3 * MAX_AGE_MS,
+        "{}",
+        sim.control.age_ms()
+    );
+    sim.interval_ms = 16;
+    let now_ms = sim.now_ms;
+    for (i, sensor) in sim.sensors.iter_mut().enumerate() {
+        sensor.next_ms = if i < 1_000 {
+            now_ms + i as u64 % 16
+        } else {
+            u64::MAX
+        };
+    }
+    sim.run(15).show("sparse and late pages, settling");
+    sim.run(5).show("sparse and late pages");
+    let (_, max_ms) = sim.ages_ms;
+    assert!(max_ms <= 2 * MAX_AGE_MS, "{max_ms} ms");
+    assert!(sim.effort() < 0.00102, "{}", sim.effort());
 }

@@ -189,7 +189,8 @@ impl Sim {
         self.shard.tick(self.now);
         self.store();
         if self.now.mono_ms.is_multiple_of(1000) {
-            self.sample.began = self.shard.take_counts().began;
+            let counts = self.shard.take_counts();
+            (self.sample.began, self.sample.filled_late) = (counts.began, counts.filled_late);
             let sample = std::mem::take(&mut self.sample);
             self.control.observe(AgeSample {
                 elapsed_ms: 1000,

@@ -347,12 +347,13 @@ impl Bucket {
         let room = limits.readings.saturating_sub(self.page_holds().0) as usize;
         let since_ms = pending.since_ms;
         let rows = pending.rows.len();
-        let for_page = due.hold_until_ms(now_ms, since_ms, rows, room);
+        let for_page = |age_ms| due.hold_until_ms(now_ms, since_ms, rows, room, age_ms);
         let stored = self.open_page().0 as usize;
-        for_page.or_else(|| {
-            due.waits_for_turn(now_ms, since_ms, stored, rows, age_ms, turn_ms)
-                .then_some(AT_ITS_TURN)
-        })
+        let waits_for_turn = due.waits_for_turn(now_ms, since_ms, stored, rows, age_ms, turn_ms);
+        // From few readings the rate of a sensor is hardly known, so those wait for the turn.
+        for_page(0)
+            .or(waits_for_turn.then_some(AT_ITS_TURN))
+            .or_else(|| for_page(age_ms))
     }
 
     /// The next operation that it needs.

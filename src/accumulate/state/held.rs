@@ -29,6 +29,18 @@ impl Shard {
                 .is_none_or(|ms| ms <= self.age_ms)
     }
 
+    /// Queues a bucket that has more readings than its page has room for.
+    pub(super) fn fill(&mut self, bucket_ref: BucketRef, now: Now) {
+        let Some((bucket, _)) = bucket_of(&mut self.sensors, bucket_ref) else {
+            return;
+        };
+        let since_ms = bucket.since_ms().unwrap_or(now.mono_ms);
+        let is_late = self.settings.due.fills_late(now.mono_ms, since_ms);
+        self.counts.filled_late += u64::from(is_late);
+        self.change(bucket_ref, |bucket| bucket.overflows(now.mono_ms));
+        self.enqueue(bucket_ref);
+    }
+
     /// Queues the buckets whose turn has come.
     pub(super) fn take_turns(&mut self, now: Now) {
         let elapsed_ms = now.mono_ms.saturating_sub(self.turned_ms);

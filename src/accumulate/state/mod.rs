@@ -133,6 +133,8 @@ pub struct ShardCounts {
     /// Buckets that began to wait for a statement, each its sensor's latest: only those may be
     /// held.
     pub began: u64,
+    /// Pages that became full when their first reading had waited for longer than `flush.max_age`.
+    pub filled_late: u64,
     /// Buckets that were dropped although they still knew which readings without a time they had
     /// written: nothing else could make room.
     pub forgotten: u64,
@@ -391,8 +393,7 @@ impl Shard {
             let sensor = &mut self.sensors[slot];
             let bucket = &mut sensor.buckets[position];
             if !bucket.queued && bucket.overfull(self.settings.page) {
-                self.change(bucket_ref, |bucket| bucket.overflows(now.mono_ms));
-                self.enqueue(bucket_ref);
+                self.fill(bucket_ref, now);
                 continue;
             }
             match bucket.due_ms {
