@@ -166,6 +166,12 @@ impl Bucket {
         self.pending.as_ref().map(|w| w.since_ms)
     }
 
+    /// See [`Rows::last_byte`](crate::model::Rows::last_byte).
+    pub(super) fn last_byte(&self) -> u8 {
+        let rows = self.pending.as_ref().map(|pending| &pending.rows);
+        rows.map_or(0, |rows| rows.last_byte())
+    }
+
     /// Failures since the last write, including conflicts with other writers.
     pub(super) fn attempts(&self) -> u32 {
         u32::from(self.attempts)

@@ -169,6 +169,9 @@ const ALONE_AFTER_FAULTS: u32 = 2;
 const SHRINK_BITS: u32 = 2;
 const SHRINK_BITS_MAX: u32 = 12;
 
+/// Rows of a batch for which [`Shard::read_ahead`] is called together.
+const READ_AHEAD: usize = 16;
+
 struct Sensor {
     id: SensorId,
     hash: u64,
@@ -340,7 +343,10 @@ impl Shard {
     ) {
         self.wall_ms = now.wall_ms;
         self.schemas.begin(batch);
-        for &(offset, hash) in row_refs {
+        for (i, &(offset, hash)) in row_refs.iter().enumerate() {
+            if i % READ_AHEAD == 0 {
+                self.read_ahead(&row_refs[i..row_refs.len().min(i + READ_AHEAD)]);
+            }
             let Some(reading) = batch.at(offset) else {
                 continue;
             };

@@ -48,6 +48,11 @@ impl ChunkedBuffer {
         &mut self.last
     }
 
+    /// The last byte, 0 if empty.
+    pub(super) fn last_byte(&self) -> u8 {
+        self.last.last().copied().unwrap_or(0)
+    }
+
     /// All chunks, including the last one.
     pub(super) fn iter(&self) -> impl Iterator<Item = &[u8]> {
         let full = self.full.iter().flat_map(|full| full.iter());

@@ -174,6 +174,12 @@ impl Rows {
         self.data.memory_bytes() + self.schemas.memory_bytes()
     }
 
+    /// The last byte of the last row, 0 if empty: to read from the memory that the next row is
+    /// appended to.
+    pub(crate) fn last_byte(&self) -> u8 {
+        self.data.last_byte()
+    }
+
     /// Size of the rows as BSON documents, without the keys of the array.
     pub fn stored_bytes(&self) -> u64 {
         self.stored_bytes
@@ -228,24 +234,22 @@ impl Rows {
         payload: &[u8],
     ) {
         let index = self.schemas.index(schema);
-        let mut head = [0; HEAD_BYTES_WIDE];
-        head[..8].copy_from_slice(&ts_ms.to_le_bytes());
-        head[FLAGS_AT] = flags;
-        head[FLAGS_AT + 1] = numbers;
-        let head = match u8::try_from(payload.len()) {
+        let data = match u8::try_from(payload.len()) {
             Ok(bytes) if index == 0 => {
-                head[HEAD_BYTES - 1] = bytes;
-                &head[..HEAD_BYTES]
+                let data = self.data.room(HEAD_BYTES + payload.len());
+                data.extend_from_slice(&ts_ms.to_le_bytes());
+                data.extend_from_slice(&[flags, numbers, bytes]);
+                data
             }
             _ => {
-                head[FLAGS_AT] |= WIDE;
-                head[10..14].copy_from_slice(&index.to_le_bytes());
-                head[14..].copy_from_slice(&(payload.len() as u32).to_le_bytes());
-                &head[..]
+                let data = self.data.room(HEAD_BYTES_WIDE + payload.len());
+                data.extend_from_slice(&ts_ms.to_le_bytes());
+                data.extend_from_slice(&[flags | WIDE, numbers]);
+                data.extend_from_slice(&index.to_le_bytes());
+                data.extend_from_slice(&(payload.len() as u32).to_le_bytes());
+                data
             }
         };
-        let data = self.data.room(head.len() + payload.len());
-        data.extend_from_slice(head);
         data.extend_from_slice(payload);
     }
 
