@@ -40,8 +40,8 @@
 
 use crate::model::PageWrite;
 
-/// A page that takes longer than this many times `flush.max_age` to fill is not waited for: after
-/// `flush.max_age` it is not half full, and the rest is worth a statement of its own.
+/// A page that takes longer than this many times `flush.max_age` to fill is not waited for. It is not
+/// half full after `flush.max_age`, so the statement with its rest has many readings too.
 pub(super) const FOR_PAGE_AGES: u64 = 2;
 /// Demand that needs no stretched age.
 const DEMAND: f64 = 0.2;
@@ -169,12 +169,13 @@ impl AgeControl {
                 weight(AVERAGE_MS),
             );
         }
-        let speed_for = |demand: f64| GAIN * (demand / DEMAND).max(f64::MIN_POSITIVE).ln();
-        let mut speed = speed_for(self.demand());
-        if speed < 0.0 && self.age_ms <= self.min_ms * FOR_PAGE_AGES as f64 {
-            speed = speed_for(self.demand() + self.saved()).min(0.0);
+        let mut demand = self.demand();
+        if demand < DEMAND && self.age_ms <= self.min_ms * FOR_PAGE_AGES as f64 {
+            // What is saved keeps the age, but does not let it grow.
+            demand = (demand + self.saved()).min(DEMAND);
         }
-        let speed = speed.clamp(-SHRINK_MAX, GROWTH_MAX);
+        let speed =
+            (GAIN * (demand / DEMAND).max(f64::MIN_POSITIVE).ln()).clamp(-SHRINK_MAX, GROWTH_MAX);
         self.age_ms = (self.age_ms + speed * elapsed_ms).clamp(self.min_ms, self.max_ms);
     }
 

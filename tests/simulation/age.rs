@@ -93,6 +93,22 @@ impl Sim {
         }
     }
 
+    /// From now on the first `sensors` have one reading per `interval_ms`, evenly spread over it, and
+    /// the others none.
+    fn change(&mut self, sensors: usize, interval_ms: u64) {
+        self.interval_ms = interval_ms;
+        for (i, sensor) in self.sensors.iter_mut().enumerate().take(sensors) {
+            sensor.next_ms = self.now_ms + i as u64 * interval_ms / sensors as u64;
+        }
+        self.silence_from(sensors);
+    }
+
+    /// From this sensor on they have no more readings.
+    fn silence_from(&mut self, first: usize) {
+        let silent = self.sensors.iter_mut().skip(first);
+        silent.for_each(|sensor| sensor.next_ms = u64::MAX);
+    }
+
     /// Resets the figures, and runs for `minutes`.
     fn run(&mut self, minutes: u64) -> &Sim {
         (
@@ -329,20 +345,10 @@ fn steps_of_the_load_are_followed_in_both_directions() {
     sim.run(20).show("step, low");
     assert_eq!(sim.ages_ms, (MAX_AGE_MS, MAX_AGE_MS), "1,667 a second");
     // Ten times as many readings.
-    sim.interval_ms = MINUTE_MS;
-    let now_ms = sim.now_ms;
-    sim.sensors
-        .iter_mut()
-        .enumerate()
-        .for_each(|(i, s)| s.next_ms = now_ms + i as u64 * MINUTE_MS / 10_000);
+    sim.change(10_000, MINUTE_MS);
     sim.run(10).show("step, high");
     assert!(sim.control.age_ms() > 100_000, "{}", sim.control.age_ms());
-    sim.interval_ms = 10 * MINUTE_MS;
-    let now_ms = sim.now_ms;
-    sim.sensors
-        .iter_mut()
-        .enumerate()
-        .for_each(|(i, s)| s.next_ms = now_ms + i as u64 * 10 * MINUTE_MS / 10_000);
+    sim.change(10_000, 10 * MINUTE_MS);
     sim.run(20).show("step, back");
     sim.run(5).show("step, low again");
     assert_eq!(sim.ages_ms, (MAX_AGE_MS, MAX_AGE_MS));
@@ -354,7 +360,7 @@ fn nothing_that_is_held_is_due_in_a_burst_when_the_age_shrinks() {
     sim.run(20);
     let usual = sim.run(10).per_second_max;
     // All sensors fall silent.
-    sim.sensors.iter_mut().for_each(|s| s.next_ms = u64::MAX);
+    sim.silence_from(0);
     sim.run(6).show("silence");
     assert!(
         sim.per_second_max <= 3 * usual.max(40),
@@ -445,10 +451,7 @@ fn appends_to_long_pages_stretch_the_age_until_they_are_cheap() {
             sim.waited_max_ms
         );
         // A tenth of the sensors remain.
-        sim.sensors
-            .iter_mut()
-            .skip(100)
-            .for_each(|s| s.next_ms = u64::MAX);
+        sim.silence_from(100);
         sim.run(5);
         sim.run(5).show("long pages, a tenth");
         assert_eq!(sim.ages_ms, (MAX_AGE_MS, MAX_AGE_MS));
@@ -480,10 +483,7 @@ fn pages_that_fill_a_little_late_are_written_whole_while_the_store_is_busy() {
         assert!(max_ms <= 2 * MAX_AGE_MS, "{max_ms} ms");
         assert!(sim.waited_max_ms <= 17_000, "{} ms", sim.waited_max_ms);
         // With a tenth of the sensors the store has capacity.
-        sim.sensors
-            .iter_mut()
-            .skip(100)
-            .for_each(|s| s.next_ms = u64::MAX);
+        sim.silence_from(100);
         sim.run(2);
         sim.run(5).show("late pages, a tenth");
         assert_eq!(sim.ages_ms, (MAX_AGE_MS, MAX_AGE_MS));
@@ -507,15 +507,7 @@ fn the_age_of_a_sparse_fleet_is_not_kept_for_the_pages_of_others() {
         "{}",
         sim.control.age_ms()
     );
-    sim.interval_ms = 16;
-    let now_ms = sim.now_ms;
-    for (i, sensor) in sim.sensors.iter_mut().enumerate() {
-        sensor.next_ms = if i < 1_000 {
-            now_ms + i as u64 % 16
-        } else {
-            u64::MAX
-        };
-    }
+    sim.change(1_000, 16);
     sim.run(15).show("sparse and late pages, settling");
     sim.run(5).show("sparse and late pages");
     let (_, max_ms) = sim.ages_ms;
