@@ -43,6 +43,7 @@ mod senml;
 pub mod sparkplug;
 mod split;
 mod stamp;
+mod swar;
 mod template;
 #[cfg(test)]
 mod tests;

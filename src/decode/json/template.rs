@@ -6,6 +6,7 @@ use crate::config::Nested;
 use crate::decode::decimal;
 use crate::decode::reading::{Part, ReadingDecoder, Role};
 use crate::decode::split::skip_space;
+use crate::decode::swar;
 use crate::decode::template::{self, Parts, TAGS_MAX};
 use crate::decode::token::{Simple, Token};
 
@@ -135,46 +136,27 @@ fn token(text: &str, at: usize) -> Option<(Simple<'_>, usize)> {
     let rest = text.as_bytes().get(at..)?;
     match rest.first()? {
         b'"' => {
-            let n = rest[1..].iter().position(|b| !PLAIN[usize::from(*b)])?;
-            let end = at + 1 + n;
-            (rest[1 + n] == b'"').then_some((Simple::Str(text.get(at + 1..end)?), end + 1))
+            // Up to the closing quote, an escape or a control character. (The payload is UTF-8.)
+            let n = swar::find(rest, 1, 0x20, [b'"', b'\\']);
+            let is_closed = rest.get(n) == Some(&b'"');
+            is_closed.then_some((Simple::Str(text.get(at + 1..at + n)?), at + n + 1))
         }
         b't' if rest.starts_with(b"true") => Some((Simple::Bool(true), at + 4)),
         b'f' if rest.starts_with(b"false") => Some((Simple::Bool(false), at + 5)),
-        b'-' | b'0'..=b'9' => number(rest).map(|(value, n)| (value, at + n)),
+        b'-' | b'0'..=b'9' => {
+            let (value, n) = number(rest).or_else(|| double(rest))?;
+            Some((value, at + n))
+        }
         _ => None,
     }
 }
-
-/// Bytes that stand for themselves in a string: not the closing quote, an escape or a control
-/// character. (Non-ASCII bytes qualify, because UTF-8 is checked for the whole payload.)
-const PLAIN: [bool; 256] = {
-    let mut plain = [true; 256];
-    let mut control = 0;
-    while control < 0x20 {
-        plain[control] = false;
-        control += 1;
-    }
-    plain[b'"' as usize] = false;
-    plain[b'\\' as usize] = false;
-    plain
-};
 
 /// A number of at most 18 digits without an exponent, and its length. A number with a decimal point
 /// must be exact in [`decimal::exact`].
 fn number(bytes: &[u8]) -> Option<(Simple<'_>, usize)> {
     let negative = bytes[0] == b'-';
     let begin = usize::from(negative);
-    let mut digits = 0u64;
-    let mut at = begin;
-    while let Some(digit) = bytes
-        .get(at)
-        .map(|b| b.wrapping_sub(b'0'))
-        .filter(|d| *d < 10)
-    {
-        digits = digits.wrapping_mul(10).wrapping_add(u64::from(digit));
-        at += 1;
-    }
+    let (digits, at) = swar::digits(bytes, begin);
     let whole = at - begin;
     if whole == 0 || whole > 18 || (whole > 1 && bytes[begin] == b'0') {
         return None;
@@ -183,28 +165,55 @@ fn number(bytes: &[u8]) -> Option<(Simple<'_>, usize)> {
     if next != Some(&b'.') {
         // Not the end: an exponent or other characters follow. A minus zero is left to the exact
         // way.
-        let ends = matches!(next, Some(b',' | b'}' | b']' | b' '));
+        let ends = ends_number(next);
         let value = digits as i64;
         return (ends && !(negative && digits == 0))
             .then_some((Simple::Int(if negative { -value } else { value }), at));
     }
-    at += 1;
-    let point = at;
-    while let Some(digit) = bytes
-        .get(at)
-        .map(|b| b.wrapping_sub(b'0'))
-        .filter(|d| *d < 10)
-    {
-        digits = digits.wrapping_mul(10).wrapping_add(u64::from(digit));
-        at += 1;
-    }
+    let point = at + 1;
+    let (decimals, at) = swar::digits(bytes, point);
     let fraction = at - point;
-    let ends = matches!(bytes.get(at), Some(b',' | b'}' | b']' | b' '));
-    if fraction == 0 || whole + fraction > 18 || !ends || (negative && digits == 0) {
+    if fraction == 0 || whole + fraction > 18 || !ends_number(bytes.get(at)) {
+        return None;
+    }
+    let digits = digits * decimal::POWERS_OF_TEN[fraction] + decimals;
+    if negative && digits == 0 {
         return None;
     }
     let value = decimal::exact(digits, fraction)?;
     Some((Simple::Double(if negative { -value } else { value }), at))
+}
+
+/// A number in any other notation that is certainly a double, such as all seventeen digits that
+/// many programs print; the library parses it. Zeros and large numbers are left to the exact way.
+fn double(bytes: &[u8]) -> Option<(Simple<'static>, usize)> {
+    const TWO_POW_63: f64 = 9_223_372_036_854_775_808.0;
+    let n = bytes
+        .iter()
+        .position(|b| !matches!(b, b'0'..=b'9' | b'.' | b'e' | b'E' | b'+' | b'-'))?;
+    let text = std::str::from_utf8(&bytes[..n]).ok()?;
+    let unsigned = text.strip_prefix('-').unwrap_or(text);
+    let (mantissa, exponent) = match unsigned.split_once(['e', 'E']) {
+        Some((mantissa, exponent)) => (mantissa, Some(exponent)),
+        None => (unsigned, None),
+    };
+    let (whole, fraction) = match mantissa.split_once('.') {
+        Some((whole, fraction)) => (whole, Some(fraction)),
+        None => (mantissa, None),
+    };
+    // What JSON does not allow, but the library does.
+    let is_json = !whole.is_empty()
+        && (whole == "0" || !whole.starts_with('0'))
+        && fraction.is_none_or(|digits| !digits.is_empty());
+    if !is_json || !ends_number(bytes.get(n)) || (fraction.is_none() && exponent.is_none()) {
+        return None;
+    }
+    let v: f64 = text.parse().ok()?;
+    (v != 0.0 && v.abs() < TWO_POW_63).then_some((Simple::Double(v), n))
+}
+
+fn ends_number(next: Option<&u8>) -> bool {
+    matches!(next, Some(b',' | b'}' | b']' | b' '))
 }
 
 /// Parses the layout of a reading that is known to be valid.

@@ -8,6 +8,7 @@ use std::borrow::Cow;
 
 use memchr::memchr_iter;
 
+use crate::decode::swar::{self, digits};
 use crate::decode::{RejectReason, decimal};
 use crate::model::ValueRef;
 
@@ -148,32 +149,10 @@ pub(super) fn bare(text: &str, at: usize) -> (&str, usize) {
     (&text[at..end], end)
 }
 
-/// The end of the word at `start`, if it contains no backslash.
-pub(super) fn plain_word(bytes: &[u8], start: usize, kind: &Kind) -> Option<usize> {
-    let rest = bytes.get(start..)?;
-    let n = rest
-        .iter()
-        .position(|b| kind.classes[usize::from(*b)] != Class::Plain)
-        .unwrap_or(rest.len());
-    (rest.get(n) != Some(&b'\\')).then_some(start + n)
-}
-
-/// The digits at `at` as a number, and their end: at most 19 digits, which always fit 64 bits.
-fn digits(bytes: &[u8], at: usize) -> (u64, usize) {
-    let mut n = 0u64;
-    let mut end = at;
-    while let Some(digit) = bytes
-        .get(end)
-        .map(|b| b.wrapping_sub(b'0'))
-        .filter(|d| *d < 10)
-    {
-        if end - at == 19 {
-            break;
-        }
-        n = n * 10 + u64::from(digit);
-        end += 1;
-    }
-    (n, end)
+/// The end of the tag's value at `start`, if it contains no backslash.
+pub(super) fn plain_tag_value(bytes: &[u8], start: usize) -> Option<usize> {
+    let end = swar::find(bytes, start, 0, [b',', b' ', b'\n', b'\\']);
+    (bytes.get(end) != Some(&b'\\')).then_some(end)
 }
 
 /// The integer at `at` in the usual notation of a time, and its end; `None` for any other notation.

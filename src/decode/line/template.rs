@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::scan::{self, TAG_VALUE};
+use super::scan;
 use super::series::push_escaped;
 use crate::config::Limits;
 use crate::decode::template::{Parts, TAGS_MAX, keyed, literal_end};
@@ -175,7 +175,7 @@ impl Template {
 
 /// A tag's value, if it has no escapes.
 fn tag_value(text: &str, at: usize) -> Option<(&str, usize)> {
-    let end = scan::plain_word(text.as_bytes(), at, &TAG_VALUE)?;
+    let end = scan::plain_tag_value(text.as_bytes(), at)?;
     text.get(at..end)
         .filter(|value| !value.is_empty())
         .map(|value| (value, end))
