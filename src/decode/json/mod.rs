@@ -216,8 +216,9 @@ impl<'a, 'de> Walk<'a, 'de> {
             Ok(()) => {
                 self.quota.took();
                 // No reading follows the last one, so nothing is learned from it.
-                let more = element.end < self.bytes.len();
-                if let Some(templates) = self.templates.as_mut().filter(|_| more) {
+                let left = self.bytes.len() - element.end;
+                if let Some(templates) = self.templates.as_mut().filter(|_| left > 0) {
+                    self.decoder.reserve_like_last(left / element.len().max(1));
                     templates.learn(element, &self.decoder);
                 }
             }

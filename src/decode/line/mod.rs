@@ -241,6 +241,8 @@ impl<'a, 't> Walk<'a, 't> {
         };
         self.commit(stamp)?;
         if learns {
+            self.out
+                .reserve_like_last((text.len() - end) / (end + 1 - begin));
             self.learn(begin, keys);
         }
         Ok(end)

@@ -532,6 +532,11 @@ impl<'a, 'de> ReadingDecoder<'a, 'de> {
         self.out.committed_schema()
     }
 
+    /// See [`BatchBuilder::reserve_like_last`].
+    pub(super) fn reserve_like_last(&mut self, n: usize) {
+        self.out.reserve_like_last(n);
+    }
+
     fn last_key(&self) -> &str {
         self.keys.last().map_or("", |(_, key)| key)
     }

@@ -28,9 +28,11 @@ use crate::ingest::shares::{Owner, Shares};
 
 /// The budget has room for this many bodies of the largest size, regardless of the settings.
 const LARGEST_BODIES: u64 = 4;
-/// Upper limit of the initial allocation for a body; a longer body grows as it arrives. As many
-/// bodies as connections can be arriving.
-const EXPECTED_BYTES_MAX: u64 = 64 << 10;
+/// Memory allocated for the announced length of a body: up to this size, which as many bodies as
+/// connections can have, or this multiple of what has arrived. A program sends a body as fast as it
+/// can, and most arrive in a few chunks, so that most are not copied to a larger allocation.
+const EXPECTED_BYTES: usize = 64 << 10;
+const EXPECTED_FACTOR: usize = 4;
 /// The budget is taken in KiB, so that not every chunk of a body takes the lock.
 const UNIT_BYTES: u64 = 1024;
 /// Counts for requests that did not come over a port.
@@ -199,8 +201,7 @@ pub(super) async fn receive(
     if body.size_hint().lower() > bytes_max {
         return Err(IngestError::TooLarge { limit: bytes_max });
     }
-    // The announced length, up to a size that is cheap to allocate even if no body follows.
-    let expected = body.size_hint().lower().min(EXPECTED_BYTES_MAX) as usize;
+    let announced = body.size_hint().lower() as usize;
     let mut stream = body.into_data_stream();
     let mut received = ReceivedBody {
         bytes: Vec::new(),
@@ -216,13 +217,16 @@ pub(super) async fn receive(
         let chunk = chunk.map_err(|e| IngestError::BodyBroken {
             detail: e.to_string(),
         })?;
-        let bytes = (received.bytes.len() + chunk.len()) as u64;
-        if bytes > bytes_max {
+        let bytes = received.bytes.len() + chunk.len();
+        if bytes as u64 > bytes_max {
             return Err(IngestError::TooLarge { limit: bytes_max });
         }
-        received.held.grow_to(bytes)?;
-        if received.bytes.is_empty() {
-            received.bytes.reserve_exact(expected);
+        received.held.grow_to(bytes as u64)?;
+        let expected = announced.min((bytes * EXPECTED_FACTOR).max(EXPECTED_BYTES));
+        if bytes > received.bytes.capacity() && bytes <= expected {
+            received
+                .bytes
+                .reserve_exact(expected - received.bytes.len());
         }
         received.bytes.extend_from_slice(&chunk);
     }

@@ -19,6 +19,9 @@ use crate::model::value::ValueRef;
 /// found in a hash table, so that a payload of distinct names takes linear time.
 const COMPARED_MAX: usize = 16;
 
+/// Memory reserved for readings that are expected; small enough to be wasted if they do not come.
+const RESERVED_BYTES_MAX: usize = 256 << 10;
+
 /// A limit that a reading exceeds; the decoder makes a reject of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BuildError {
@@ -369,6 +372,19 @@ impl BatchBuilder {
         self.committed
     }
 
+    /// Reserves memory for `n` more readings like the last committed one, so that the batch need not
+    /// be copied as it grows.
+    pub fn reserve_like_last(&mut self, n: usize) {
+        let records = &mut self.batch.records;
+        let Some(last) = self.batch.places.last() else {
+            return;
+        };
+        let record_bytes = records.len() - last.offset as usize;
+        let n = n.min(RESERVED_BYTES_MAX / record_bytes.max(1));
+        records.reserve(n * record_bytes);
+        self.batch.places.reserve(n);
+    }
+
     /// Discards the current reading.
     pub fn abort(&mut self) {
         self.begin();
@@ -498,5 +514,31 @@ impl FromIterator<Reading> for ReadingBatch {
             }
         }
         builder.finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_reserved_holds_the_readings_that_follow_and_is_bounded() {
+        let add = |builder: &mut BatchBuilder| {
+            builder.begin();
+            builder.value("temp", ValueRef::Int(1)).unwrap();
+            builder.commit("S", 1, false, &[]).unwrap();
+        };
+        let mut builder = BatchBuilder::new(8);
+        builder.reserve_like_last(1000);
+        add(&mut builder);
+        builder.reserve_like_last(1000);
+        let reserved = builder.batch.records.capacity();
+        for _ in 0..1000 {
+            add(&mut builder);
+        }
+        assert_eq!(builder.batch.records.capacity(), reserved);
+        builder.reserve_like_last(usize::MAX);
+        let most = builder.batch.records.len() + RESERVED_BYTES_MAX;
+        assert!(builder.batch.records.capacity() <= most.max(2 * reserved));
     }
 }
