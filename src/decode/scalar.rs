@@ -12,7 +12,7 @@ use super::names;
 use super::reading::add_value;
 use super::rejects::{Fault, Rejects};
 use super::stamp::Origin;
-use super::token::{Token, is_no_value, is_number};
+use super::token::{Token, is_no_value, is_number, is_zero_padded};
 use super::{Context, RejectReason};
 use crate::config::ScalarFormat;
 use crate::model::{BatchBuilder, ValueRef};
@@ -109,7 +109,7 @@ pub(crate) fn bare_value_as_json(text: &str) -> String {
     let string = |text: &str| serde_json::Value::from(text).to_string();
     match value(text.as_bytes()) {
         // The member may be an id or a code, which `0042` is more likely than 42.
-        Ok(Token::Int(_) | Token::Double(_)) if is_code(text.trim()) => string(text),
+        Ok(Token::Int(_) | Token::Double(_)) if is_zero_padded(text.trim()) => string(text),
         Ok(Token::Int(v)) => v.to_string(),
         Ok(Token::Double(v)) => serde_json::Value::from(v).to_string(),
         Ok(Token::Bool(v)) => v.to_string(),
@@ -117,18 +117,14 @@ pub(crate) fn bare_value_as_json(text: &str) -> String {
         Ok(_) => "null".to_owned(),
         Err(fault) => match fault.reason {
             RejectReason::EmptyPayload => "null".to_owned(),
-            RejectReason::NotFinite | RejectReason::IntegerOutOfRange if !is_code(text.trim()) => {
+            RejectReason::NotFinite | RejectReason::IntegerOutOfRange
+                if !is_zero_padded(text.trim()) =>
+            {
                 text.trim().trim_start_matches('+').to_owned()
             }
             _ => string(text),
         },
     }
-}
-
-/// Whether a number begins with a zero that it does not need.
-fn is_code(text: &str) -> bool {
-    text.strip_prefix('0')
-        .is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
 }
 
 /// Parses a bare value; null if it means "no value".

@@ -116,6 +116,12 @@ pub(super) fn is_number(text: &str) -> bool {
         && exponent.is_none_or(|e| !e.is_empty() && digits(e))
 }
 
+/// Whether a number begins with a zero that it does not need, such as an id or a code.
+pub(super) fn is_zero_padded(text: &str) -> bool {
+    text.strip_prefix('0')
+        .is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
+}
+
 /// Whether a text means "no value", in any case: the words that ESPHome, Home Assistant and printf
 /// write.
 pub(super) fn is_no_value(text: &str) -> bool {

@@ -8,7 +8,7 @@ use crate::decode::reading::{Part, ReadingDecoder, Role};
 use crate::decode::split::skip_space;
 use crate::decode::swar;
 use crate::decode::template::{self, Parts, TAGS_MAX};
-use crate::decode::token::{Simple, Token};
+use crate::decode::token::{Simple, Token, is_zero_padded};
 
 /// The variable part between two literal parts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -184,32 +184,28 @@ fn number(bytes: &[u8]) -> Option<(Simple<'_>, usize)> {
     Some((Simple::Double(if negative { -value } else { value }), at))
 }
 
-/// A number in any other notation that is certainly a double, such as all seventeen digits that
-/// many programs print; the library parses it. Zeros and large numbers are left to the exact way.
+/// A double in any other notation, such as all seventeen digits that many programs print. It is
+/// parsed like a literal that is read the exact way.
 fn double(bytes: &[u8]) -> Option<(Simple<'static>, usize)> {
-    const TWO_POW_63: f64 = 9_223_372_036_854_775_808.0;
     let n = bytes
         .iter()
         .position(|b| !matches!(b, b'0'..=b'9' | b'.' | b'e' | b'E' | b'+' | b'-'))?;
-    let text = std::str::from_utf8(&bytes[..n]).ok()?;
-    let unsigned = text.strip_prefix('-').unwrap_or(text);
-    let (mantissa, exponent) = match unsigned.split_once(['e', 'E']) {
-        Some((mantissa, exponent)) => (mantissa, Some(exponent)),
-        None => (unsigned, None),
-    };
-    let (whole, fraction) = match mantissa.split_once('.') {
-        Some((whole, fraction)) => (whole, Some(fraction)),
-        None => (mantissa, None),
-    };
-    // What JSON does not allow, but the library does.
-    let is_json = !whole.is_empty()
-        && (whole == "0" || !whole.starts_with('0'))
-        && fraction.is_none_or(|digits| !digits.is_empty());
-    if !is_json || !ends_number(bytes.get(n)) || (fraction.is_none() && exponent.is_none()) {
+    let literal = std::str::from_utf8(&bytes[..n]).ok()?;
+    let unsigned = literal.strip_prefix('-').unwrap_or(literal);
+    // What the library accepts and JSON does not.
+    let begins_with_digit = |text: &str| text.starts_with(|c: char| c.is_ascii_digit());
+    let is_json = begins_with_digit(unsigned)
+        && !is_zero_padded(unsigned)
+        && unsigned
+            .split_once('.')
+            .is_none_or(|(_, rest)| begins_with_digit(rest));
+    if !is_json || !ends_number(bytes.get(n)) {
         return None;
     }
-    let v: f64 = text.parse().ok()?;
-    (v != 0.0 && v.abs() < TWO_POW_63).then_some((Simple::Double(v), n))
+    match Token::number(literal)? {
+        Token::Double(v) => Some((Simple::Double(v), n)),
+        _ => None,
+    }
 }
 
 fn ends_number(next: Option<&u8>) -> bool {
