@@ -27,12 +27,41 @@ pub struct Series {
 pub struct WindowStats {
     /// Number of samples, at least one.
     pub count: u64,
-    /// Their sum.
+    /// Their sum, infinite if it overflows.
     pub sum: f64,
+    /// Their mean, finite even if their sum is not.
+    pub mean: f64,
     /// The smallest.
     pub min: f64,
     /// The largest.
     pub max: f64,
+}
+
+impl WindowStats {
+    /// Those of one sample.
+    pub fn of(value: f64) -> WindowStats {
+        WindowStats {
+            count: 1,
+            sum: value,
+            mean: value,
+            min: value,
+            max: value,
+        }
+    }
+
+    /// Those of the samples of both.
+    #[must_use]
+    pub fn merge(self, more: WindowStats) -> WindowStats {
+        let count = self.count + more.count;
+        let part = |stats: WindowStats| stats.count as f64 / count as f64;
+        WindowStats {
+            count,
+            sum: self.sum + more.sum,
+            mean: self.mean * part(self) + more.mean * part(more),
+            min: self.min.min(more.min),
+            max: self.max.max(more.max),
+        }
+    }
 }
 
 /// Windows of equal length at equal distances: each is `(end - range, end]`.

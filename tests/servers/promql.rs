@@ -200,6 +200,32 @@ fn queries(mode: &str) {
     bad_input_is_refused(&service);
     range_queries_need_an_instant_vector_or_a_scalar(&service);
     refused_requests_get_the_same_form(&service);
+    a_mean_is_finite_although_the_sum_overflows(&service, base_s);
+}
+
+/// In each hour, and over both.
+fn a_mean_is_finite_although_the_sum_overflows(service: &Service, base_s: i64) {
+    let readings: Vec<Value> = [10, 40, 70, 100]
+        .map(|minute| json!({ "sensor_id": "S3", "ts": base_s + minute * 60, "volts": 1.5e308 }))
+        .to_vec();
+    let body = json!(readings).to_string();
+    let (status, text) = service
+        .post("/v1/readings", "application/json", body.as_bytes())
+        .unwrap();
+    assert_eq!(status, 200, "{text}");
+    let check = || {
+        let ask = |function: &str| {
+            let query = format!("{function}_over_time(volts[2h])");
+            instant(service, &query, base_s + 2 * HOUR_S)
+        };
+        assert_eq!(ask("count"), [pair("S3", "4")]);
+        assert_eq!(ask("sum"), [pair("S3", "+Inf")]);
+        let mean: f64 = ask("avg")[0].1.parse().unwrap();
+        assert!((mean / 1.5e308 - 1.0).abs() < 1e-12, "{mean}");
+    };
+    check();
+    service.wait_settled(606, Duration::from_secs(60));
+    check();
 }
 
 fn names_are_listed(service: &Service) {

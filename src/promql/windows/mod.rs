@@ -11,8 +11,8 @@
 //! 3. The window starts with the bucket (`first == start`) and contains the rest of it: the summary
 //!    without the readings of this one millisecond. Sum and count are corrected. The minimum holds
 //!    unless one of these readings is the minimum; likewise the maximum. Otherwise, or if the sum
-//!    has overflowed, or if the sum is so much smaller without these readings that its digits are
-//!    lost, rule 5.
+//!    has overflowed, with or without these readings, or if it is so much smaller without them that
+//!    its digits are lost, rule 5.
 //! 4. The window ends with the bucket's first millisecond (`first == end`): of the bucket only the
 //!    sample there.
 //! 5. Any other: the samples of the bucket.
@@ -37,7 +37,8 @@
 //!
 //! **Rounding.** Sums are added bucket by bucket. They differ from a sum over all samples in the
 //! last digits. Prometheus' sum is compensated, a summary's is not: if large numbers within a bucket
-//! cancel out (1e100, 1, -1e100), the small ones are lost.
+//! cancel out (1e100, 1, -1e100), the small ones are lost. Where a sum overflows, the mean is that of
+//! the buckets' means, weighted by their counts; a bucket whose own sum overflows is rule 5.
 
 use super::series::{Sample, WindowStats, Windows};
 
@@ -131,13 +132,13 @@ impl SummarisedBucket {
     }
 
     /// Whether the readings on the edge are so large that the sum of the others is lost in that of
-    /// all. Each addition rounds by at most the edge's epsilon. A sum of zero beside an edge that is
-    /// not zero may be such a loss; a series of zeros is none.
+    /// all, or that it overflows without them. Each addition rounds by at most the edge's epsilon. A
+    /// sum of zero beside an edge that is not zero may be such a loss; a series of zeros is none.
     fn hides_rest(&self, edge: &[f64]) -> bool {
         let size: f64 = edge.iter().map(|v| v.abs()).sum();
         let error = size * self.stats.count as f64 * f64::EPSILON;
         let (count, sum) = self.without(edge);
-        count > 0 && error > EDGE_ERROR_MAX * sum.abs()
+        count > 0 && (!sum.is_finite() || error > EDGE_ERROR_MAX * sum.abs())
     }
 
     /// Count and sum without the readings on the edge.
@@ -175,15 +176,11 @@ impl SummarisedBucket {
                 (count > 0).then_some(WindowStats {
                     count,
                     sum,
+                    mean: sum / count as f64,
                     ..self.stats
                 })
             }
-            Part::Edge => edge.last().map(|v| WindowStats {
-                count: 1,
-                sum: *v,
-                min: *v,
-                max: *v,
-            }),
+            Part::Edge => edge.last().copied().map(WindowStats::of),
         }
     }
 }
@@ -198,12 +195,7 @@ pub fn answer(windows: &Windows, buckets: &[SummarisedBucket]) -> Vec<Option<Win
             *window = match (*window, bucket.contribution(windows.bounds(step))) {
                 (None, more) => more,
                 (held, None) => held,
-                (Some(held), Some(more)) => Some(WindowStats {
-                    count: held.count + more.count,
-                    sum: held.sum + more.sum,
-                    min: held.min.min(more.min),
-                    max: held.max.max(more.max),
-                }),
+                (Some(held), Some(more)) => Some(held.merge(more)),
             };
         }
     }
@@ -214,19 +206,7 @@ fn of_samples(samples: &[Sample], (start, end): (i64, i64)) -> Option<WindowStat
     let from = samples.partition_point(|s| s.ts_ms <= start);
     let to = samples.partition_point(|s| s.ts_ms <= end);
     let values = samples.get(from..to)?.iter().map(|s| s.value);
-    values
-        .map(|v| WindowStats {
-            count: 1,
-            sum: v,
-            min: v,
-            max: v,
-        })
-        .reduce(|a, b| WindowStats {
-            count: a.count + b.count,
-            sum: a.sum + b.sum,
-            min: a.min.min(b.min),
-            max: a.max.max(b.max),
-        })
+    values.map(WindowStats::of).reduce(WindowStats::merge)
 }
 
 #[cfg(test)]

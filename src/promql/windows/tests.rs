@@ -302,12 +302,56 @@ fn whole_days_need_no_hour_or_only_those_that_are_cut() {
     assert_eq!(asked[2], 4, "one hour for each edge");
 }
 
+#[test]
+fn a_mean_is_finite_although_the_sum_overflows() {
+    let windows = |first_end_ms: i64, hours: i64| Windows {
+        first_end_ms,
+        step_ms: HOUR,
+        steps: 1,
+        range_ms: hours * HOUR,
+        needs_sum: true,
+        needs_min: false,
+        needs_max: false,
+    };
+    let ask = |values: &[f64], every_ms: i64, windows: Windows, has_day: u64| {
+        let samples: Vec<Sample> = (0..)
+            .zip(values)
+            .map(|(n, value)| Sample {
+                ts_ms: n * every_ms,
+                value: *value,
+            })
+            .collect();
+        let stats = answer(&windows, &buckets(&samples, &windows, has_day).0)[0].unwrap();
+        (stats.sum, stats.mean / 1e308)
+    };
+    let is_near = |mean: f64, wanted: f64| (mean - wanted).abs() < 1e-12;
+    for has_day in [0, u64::MAX] {
+        // The sum of each hour is finite, that of all is not.
+        let (sum, mean) = ask(&[0.5e308; 8], HOUR / 2, windows(4 * HOUR, 4), has_day);
+        assert!(sum == f64::INFINITY && is_near(mean, 0.5), "{sum} {mean}");
+        // Nor is that of an hour.
+        let values = [-1e308, 1.0, 1.0, -1.5e308, -1.7e308, -1.7e308];
+        let (sum, mean) = ask(&values, HOUR / 2, windows(3 * HOUR, 3), has_day);
+        assert!(
+            sum == f64::NEG_INFINITY && is_near(mean, -4.9 / 5.0),
+            "{sum} {mean}"
+        );
+    }
+    // Nor is that of an hour without the reading on its edge.
+    let (sum, mean) = ask(&[1.5e308, -1e308, -1e308], 60_000, windows(HOUR, 1), 0);
+    assert!(
+        sum == f64::NEG_INFINITY && is_near(mean, -1.0),
+        "{sum} {mean}"
+    );
+}
+
 /// What the module says about two readings of one millisecond.
 #[test]
 fn a_summary_counts_two_readings_of_a_millisecond() {
     let stats = WindowStats {
         count: 3,
         sum: 6.0,
+        mean: 2.0,
         min: 1.0,
         max: 3.0,
     };

@@ -240,6 +240,7 @@ fn summarised(
         }) => WindowStats {
             count: u64::from(*count),
             sum: sum.as_f64(),
+            mean: sum.as_f64() / f64::from(*count),
             min: min.as_f64(),
             max: max.as_f64(),
         },
@@ -247,6 +248,7 @@ fn summarised(
         None if hour.is_truncated => WindowStats {
             count: 0,
             sum: f64::NAN,
+            mean: f64::NAN,
             min: f64::NAN,
             max: f64::NAN,
         },
