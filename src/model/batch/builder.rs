@@ -381,8 +381,8 @@ impl BatchBuilder {
         };
         let record_bytes = records.len() - last.offset as usize;
         let n = n.min(RESERVED_BYTES_MAX / record_bytes.max(1));
-        records.reserve(n * record_bytes);
-        self.batch.places.reserve(n);
+        reserve(records, n * record_bytes);
+        reserve(&mut self.batch.places, n);
     }
 
     /// Discards the current reading.
@@ -501,6 +501,19 @@ impl BatchBuilder {
         schemas.push(self.used[..].into());
         self.schemas.grow(schemas);
         (schemas.len() - 1) as u32
+    }
+}
+
+/// Reserves room for `more` elements. A reallocation copies all of the capacity, so if hardly any of
+/// it is used, the elements move to a new allocation instead.
+fn reserve<T: Clone>(all: &mut Vec<T>, more: usize) {
+    let is_short = all.capacity() - all.len() < more;
+    if is_short && all.len() <= more / 8 {
+        let mut larger = Vec::with_capacity(all.len() + more);
+        larger.extend_from_slice(all);
+        *all = larger;
+    } else {
+        all.reserve(more);
     }
 }
 
