@@ -29,8 +29,8 @@ pub struct WindowStats {
     pub count: u64,
     /// Their sum, infinite if it overflows.
     pub sum: f64,
-    /// Their mean, finite even if their sum is not.
-    pub mean: f64,
+    /// Their mean, if their sum overflowed; otherwise [`WindowStats::mean`] derives it.
+    pub overflow_mean: Option<f64>,
     /// The smallest.
     pub min: f64,
     /// The largest.
@@ -43,21 +43,27 @@ impl WindowStats {
         WindowStats {
             count: 1,
             sum: value,
-            mean: value,
+            overflow_mean: None,
             min: value,
             max: value,
         }
+    }
+
+    /// The mean of the samples, finite even if their sum is not.
+    pub fn mean(self) -> f64 {
+        self.overflow_mean.unwrap_or(self.sum / self.count as f64)
     }
 
     /// Those of the samples of both.
     #[must_use]
     pub fn merge(self, more: WindowStats) -> WindowStats {
         let count = self.count + more.count;
-        let part = |stats: WindowStats| stats.count as f64 / count as f64;
+        let sum = self.sum + more.sum;
+        let share = |stats: WindowStats| stats.mean() * (stats.count as f64 / count as f64);
         WindowStats {
             count,
-            sum: self.sum + more.sum,
-            mean: self.mean * part(self) + more.mean * part(more),
+            sum,
+            overflow_mean: (!sum.is_finite()).then(|| share(self) + share(more)),
             min: self.min.min(more.min),
             max: self.max.max(more.max),
         }

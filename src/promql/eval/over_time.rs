@@ -102,8 +102,7 @@ pub(super) fn evaluate(function: OverTime, w: &Window<'_>) -> Result<Option<f64>
 /// The same as [`evaluate`], from the summaries of the window without its samples.
 pub(super) fn of_stats(function: OverTime, stats: &WindowStats) -> f64 {
     match function {
-        OverTime::Avg if stats.sum.is_finite() => stats.sum / stats.count as f64,
-        OverTime::Avg => stats.mean,
+        OverTime::Avg => stats.mean(),
         OverTime::Sum => stats.sum,
         OverTime::Count => stats.count as f64,
         OverTime::Min => stats.min,

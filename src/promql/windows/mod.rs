@@ -176,7 +176,6 @@ impl SummarisedBucket {
                 (count > 0).then_some(WindowStats {
                     count,
                     sum,
-                    mean: sum / count as f64,
                     ..self.stats
                 })
             }

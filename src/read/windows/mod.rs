@@ -240,7 +240,7 @@ fn summarised(
         }) => WindowStats {
             count: u64::from(*count),
             sum: sum.as_f64(),
-            mean: sum.as_f64() / f64::from(*count),
+            overflow_mean: None,
             min: min.as_f64(),
             max: max.as_f64(),
         },
@@ -248,7 +248,7 @@ fn summarised(
         None if hour.is_truncated => WindowStats {
             count: 0,
             sum: f64::NAN,
-            mean: f64::NAN,
+            overflow_mean: None,
             min: f64::NAN,
             max: f64::NAN,
         },
