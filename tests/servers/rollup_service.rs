@@ -35,6 +35,8 @@ fn days_equal_the_acknowledged_readings_whatever_is_killed_with_time_series() {
 
 /// The read API returns the days as well, from the documents.
 fn the_read_api_agrees(service: &Service, expected: &BTreeMap<(String, i64), Summed>) {
+    // It may just have been started again, and the other instance may have computed all days.
+    wait_until_prepared(service);
     for ((sensor, start), day) in expected.iter().take(5) {
         let (status, text) = service
             .get_admin(&format!(
@@ -52,6 +54,13 @@ fn the_read_api_agrees(service: &Service, expected: &BTreeMap<(String, i64), Sum
             "{text}"
         );
     }
+}
+
+/// Until then the read API answers 503, `store_away`.
+fn wait_until_prepared(service: &Service) {
+    wait_until("the store is prepared", PATIENCE, || {
+        (service.get_admin("/v1/sensors/a/daily")?.0 == 200).then_some(())
+    });
 }
 
 /// Two instances get late readings of five days, those of a sensor by one of them; both and MongoDB
@@ -210,9 +219,7 @@ fn the_open_day_and_late_readings_are_in_the_answer_at_once() {
             .map(|d| d["count"].as_i64().unwrap())
             .collect::<Vec<_>>()
     };
-    wait_until("the store is prepared", PATIENCE, || {
-        (service.get_admin("/v1/sensors/a/daily")?.0 == 200).then_some(())
-    });
+    wait_until_prepared(&service);
     send(today - 5 * DAY, 1);
     send(today, 2);
     assert_eq!(days(), [1, 1]);
