@@ -10,6 +10,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use crate::read_api::prepared;
 use crate::support::mongod::Mongod;
 use crate::support::service::Service;
 use crate::support::{block_on, setting, wait_until};
@@ -36,7 +37,7 @@ fn days_equal_the_acknowledged_readings_whatever_is_killed_with_time_series() {
 /// The read API returns the days as well, from the documents.
 fn the_read_api_agrees(service: &Service, expected: &BTreeMap<(String, i64), Summed>) {
     // It may just have been started again, and the other instance may have computed all days.
-    wait_until_prepared(service);
+    prepared(service);
     for ((sensor, start), day) in expected.iter().take(5) {
         let (status, text) = service
             .get_admin(&format!(
@@ -54,13 +55,6 @@ fn the_read_api_agrees(service: &Service, expected: &BTreeMap<(String, i64), Sum
             "{text}"
         );
     }
-}
-
-/// Until then the read API answers 503, `store_away`.
-fn wait_until_prepared(service: &Service) {
-    wait_until("the store is prepared", PATIENCE, || {
-        (service.get_admin("/v1/sensors/a/daily")?.0 == 200).then_some(())
-    });
 }
 
 /// Two instances get late readings of five days, those of a sensor by one of them; both and MongoDB
@@ -219,7 +213,7 @@ fn the_open_day_and_late_readings_are_in_the_answer_at_once() {
             .map(|d| d["count"].as_i64().unwrap())
             .collect::<Vec<_>>()
     };
-    wait_until_prepared(&service);
+    prepared(&service);
     send(today - 5 * DAY, 1);
     send(today, 2);
     assert_eq!(days(), [1, 1]);
