@@ -290,9 +290,9 @@ fn a_file_of_the_wrong_form_is_found() {
         (
             "src/model/hour.rs",
             &"\n".repeat(LINES_MAX),
-            "more than 600",
+            "more than 800",
         ),
-        ("tests/long.rs", &"\n".repeat(LINES_MAX), "more than 600"),
+        ("tests/long.rs", &"\n".repeat(LINES_MAX), "more than 800"),
     ]);
     let bare = check("src/app.rs", "// no inner comment\n", false);
     assert!(bare[0].contains("opens with `//!`"), "{bare:?}");
