@@ -15,6 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use axum::body::{Body, HttpBody};
+use axum::http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
 use axum::http::request::Parts;
 use futures_util::StreamExt;
 use tokio::time::Instant;
@@ -188,6 +189,15 @@ impl BodyLimits {
             )
         }
     }
+}
+
+/// Refuses a request that should have a body and gives no length. HTTP takes such a body for empty
+/// (RFC 9112 §6.3), and its sender would be told that it is stored.
+pub(super) fn check_length(parts: &Parts) -> Result<(), IngestError> {
+    let has_length = [CONTENT_LENGTH, TRANSFER_ENCODING]
+        .iter()
+        .any(|name| parts.headers.contains_key(name));
+    has_length.then_some(()).ok_or(IngestError::NoLength)
 }
 
 /// Reads the body of a request.

@@ -88,6 +88,12 @@ pub(crate) enum IngestError {
     MediaType { given: String },
     #[error("unsupported Content-Encoding {given:?}; expected one of {}", ENCODINGS.join(", "))]
     Encoding { given: String },
+    #[error(
+        "the request has neither Content-Length nor `Transfer-Encoding: chunked`, so HTTP takes its \
+         body for empty; send Content-Length with the number of bytes of the body (0 if it is \
+         meant to be empty)"
+    )]
+    NoLength,
     #[error("the body is larger than {limit} bytes as sent; send the readings in several requests")]
     TooLarge { limit: u64 },
     #[error(
@@ -172,6 +178,7 @@ impl IngestError {
             | IngestError::NotOtlp { .. }
             | IngestError::NotRemoteWrite { .. }
             | IngestError::Encoding { .. } => StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            IngestError::NoLength => StatusCode::LENGTH_REQUIRED,
             IngestError::TooLarge { .. }
             | IngestError::TooLargeDecompressed { .. }
             | IngestError::TooLargeDecoded { .. }
@@ -221,6 +228,7 @@ impl IngestError {
             | IngestError::NotOtlp { .. }
             | IngestError::NotRemoteWrite { .. } => "unsupported_content_type",
             IngestError::Encoding { .. } => "unsupported_content_encoding",
+            IngestError::NoLength => "length_required",
             IngestError::TooLarge { .. }
             | IngestError::TooLargeDecompressed { .. }
             | IngestError::TooLargeDecoded { .. }

@@ -12,7 +12,7 @@ use axum::body::Body;
 use axum::http::request::Parts;
 
 use super::admit::{Running, Shared};
-use super::body::{BodyLimits, BodyPermit, ReceivedBody, receive};
+use super::body::{BodyLimits, BodyPermit, ReceivedBody, check_length, receive};
 use super::encoding::{DecompressError, Encoding};
 use super::error::IngestError;
 use crate::access::Grant;
@@ -100,6 +100,7 @@ pub(super) async fn arrive(
     parts: &Parts,
     body: Body,
 ) -> Result<(ReceivedBody, Running), IngestError> {
+    check_length(parts)?;
     let limits = BodyLimits::of(&shared.cfg);
     let mut received = receive(parts, body, &limits, &shared.bodies).await?;
     let running = shared.start(parts, &mut received).await?;

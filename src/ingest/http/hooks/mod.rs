@@ -33,7 +33,7 @@ use axum::routing::post;
 
 use super::admit::Shared;
 use super::answer::{self, Accepted};
-use super::body::{BodyLimits, ReceivedBody, receive};
+use super::body::{BodyLimits, ReceivedBody, check_length, receive};
 use super::encoding::Encoding;
 use super::error::IngestError;
 use super::peer::Peer;
@@ -95,6 +95,7 @@ async fn posted(
     // An unknown format is refused here, so its bodies do not become dead letters.
     let target = Target::of(&format, &parts.uri)?;
     let options = target.decode_options(&shared.formats, encoding)?;
+    check_length(parts)?;
     let limits = BodyLimits::of(&shared.cfg).at_most(BODY_BYTES_MAX);
     let mut received = receive(parts, body, &limits, &shared.bodies).await?;
     let _running = shared

@@ -157,7 +157,7 @@ impl Dialect {
 /// The error code of version 2 for a status.
 fn code(status: StatusCode) -> &'static str {
     match status {
-        StatusCode::BAD_REQUEST => "invalid",
+        StatusCode::BAD_REQUEST | StatusCode::LENGTH_REQUIRED => "invalid",
         StatusCode::UNAUTHORIZED => "unauthorized",
         StatusCode::FORBIDDEN => "forbidden",
         StatusCode::PAYLOAD_TOO_LARGE => "request too large",

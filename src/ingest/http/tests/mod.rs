@@ -13,4 +13,5 @@ mod otlp;
 mod proxy;
 mod readings;
 mod remote_write;
+mod requests;
 mod rig;

@@ -1,0 +1,57 @@
+//! What is the same on every path that accepts readings.
+
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+
+use super::rig::{Answer, Request, Rig, post};
+use crate::ingest::http::routes::WRITE_ROUTES;
+
+/// Every path that accepts readings, and a content type that it accepts.
+fn write_paths() -> impl Iterator<Item = (String, &'static str)> {
+    WRITE_ROUTES.into_iter().map(|route| {
+        let path = route.replace("{format}", "json").replace("{token}", "D1");
+        let content_type = match route {
+            "/api/v1/write" => "application/x-protobuf",
+            _ => "application/json",
+        };
+        (path, content_type)
+    })
+}
+
+fn empty_post(path: &str, content_type: &str) -> Request {
+    post("").to(path).header("content-type", content_type)
+}
+
+#[tokio::test]
+async fn a_post_whose_head_has_no_length_is_411_on_every_path() {
+    let mut rig = Rig::new(|_| {}).await;
+    for (path, content_type) in write_paths() {
+        let head = empty_post(&path, content_type).head();
+        let old = head.replace("HTTP/1.1", "HTTP/1.0");
+        for head in [head, old] {
+            let mut stream = TcpStream::connect(rig.addr).await.unwrap();
+            let bytes = format!("{head}\r\ntemp,sensor_id=S1 v=21.5\n");
+            stream.write_all(bytes.as_bytes()).await.unwrap();
+            let answer = Answer::read(&mut stream).await.expect("no answer");
+            assert_eq!(answer.status, 411, "{path}: {}", answer.text);
+            assert!(answer.text.contains("Content-Length"), "{}", answer.text);
+        }
+        let empty = empty_post(&path, content_type).send(rig.addr).await;
+        assert_ne!(empty.status, 411, "{path}");
+        let chunked = empty_post(&path, content_type).send_chunked(rig.addr).await;
+        assert_eq!(chunked.status, empty.status, "{path}");
+    }
+    for (path, member) in [
+        ("/write", "error"),
+        ("/api/v2/write", "message"),
+        ("/api/v3/write_lp", "error"),
+    ] {
+        let mut stream = TcpStream::connect(rig.addr).await.unwrap();
+        let head = post("").to(path).head() + "\r\n";
+        stream.write_all(head.as_bytes()).await.unwrap();
+        let answer = Answer::read(&mut stream).await.expect("no answer").json();
+        let text = answer[member].as_str().unwrap();
+        assert!(text.contains("Content-Length"), "{answer}");
+    }
+    rig.nothing_came();
+}
