@@ -87,7 +87,7 @@ use self::admit::Shared;
 use self::body::BodyBudget;
 use self::error::IngestError;
 use self::refusing::RefusingPort;
-use self::routes::{HOOKS_BEGIN, READINGS};
+use self::routes::{HOOKS_BEGIN, READINGS, with_slash};
 use self::server::End;
 use crate::access::{Credentials, GrantDefaults, TokensError};
 use crate::admission::Admission;
@@ -391,11 +391,9 @@ impl HttpIngest {
 }
 
 fn router(shared: Arc<Shared>) -> Router {
-    Router::new()
-        .route(
-            READINGS,
-            post(readings::post).route_layer(from_fn_with_state(shared.clone(), admit::admit)),
-        )
+    let readings =
+        post(readings::post).route_layer(from_fn_with_state(shared.clone(), admit::admit));
+    with_slash(READINGS, readings)
         .merge(hooks::routes(&shared))
         .merge(otlp::routes(&shared))
         .merge(remote_write::routes(&shared))
@@ -433,7 +431,7 @@ async fn refuse_foreign(
         Ok(()) => next.run(request).await,
         Err(foreign) => {
             let error = IngestError::Foreign(foreign);
-            let path = request.uri().path();
+            let path = request.uri().path().trim_end_matches('/');
             match influx::Dialect::of_path(path) {
                 Some(dialect) => dialect.refuse(&error),
                 None => otlp::refuse_at(path, request.headers(), &error)

@@ -27,7 +27,7 @@ use super::encoding;
 use super::error::{IngestError, RETRY_BUSY_S};
 use super::peer::Peer;
 use super::pipeline::{self, DecodeOptions, Origin};
-use super::routes::METRICS;
+use super::routes::{METRICS, with_slash};
 use super::sender::shown_sender;
 use crate::decode::otlp::Encoding;
 use crate::decode::{RejectReason, Rejects, protobuf};
@@ -44,7 +44,7 @@ const MALFORMED: [RejectReason; 3] = [
 ];
 
 pub(super) fn routes(shared: &Arc<Shared>) -> Router<Arc<Shared>> {
-    Router::new().route(
+    with_slash(
         METRICS,
         post(take).route_layer(from_fn_with_state(shared.clone(), admit)),
     )

@@ -28,7 +28,7 @@ use super::encoding::Encoding;
 use super::error::{IngestError, RETRY_BUSY_S};
 use super::peer::Peer;
 use super::pipeline::{self, DecodeOptions, Origin};
-use super::routes::REMOTE_WRITE;
+use super::routes::{REMOTE_WRITE, with_slash};
 use super::sender::shown_sender;
 use crate::decode::Rejects;
 use crate::decode::remote_write::Message;
@@ -38,7 +38,7 @@ use crate::model::ReadingBatch;
 const DETAILS_MAX: usize = 3;
 
 pub(super) fn routes(shared: &Arc<Shared>) -> Router<Arc<Shared>> {
-    Router::new().route(
+    with_slash(
         REMOTE_WRITE,
         post(take).route_layer(from_fn_with_state(shared.clone(), admit)),
     )

@@ -1,5 +1,8 @@
 //! The paths of the port. `router` in the module above gives each its handler.
 
+use axum::Router;
+use axum::routing::MethodRouter;
+
 pub(super) const READINGS: &str = "/v1/readings";
 pub(super) const HOOKS: &str = "/v1/hooks/{format}";
 pub(super) const HOOKS_BEGIN: &str = "/v1/hooks/";
@@ -45,6 +48,16 @@ pub(super) const WRITE_ROUTES: [&str; 8] = [
     WRITE_V1,
     WRITE_V3,
 ];
+
+/// A path with its handlers, with and without a slash at its end: some senders append one.
+pub(super) fn with_slash<S: Clone + Send + Sync + 'static>(
+    path: &str,
+    methods: MethodRouter<S>,
+) -> Router<S> {
+    Router::new()
+        .route(path, methods.clone())
+        .route(&format!("{path}/"), methods)
+}
 
 /// The label `route` of a request that matches no route.
 pub(super) const UNMATCHED: &str = "unmatched";

@@ -30,14 +30,14 @@ use super::error::IngestError;
 use super::hooks::Target;
 use super::peer::Peer;
 use super::pipeline::{self, DecodedBody};
-use super::routes::TELEMETRY;
+use super::routes::{TELEMETRY, with_slash};
 use super::tokens::TokenFault;
 
 /// The mapping; a configuration can replace it with its own of that name.
 const PROFILE: &str = "thingsboard-telemetry";
 
 pub(super) fn routes(shared: &Arc<Shared>) -> Router<Arc<Shared>> {
-    Router::new().route(
+    with_slash(
         TELEMETRY,
         post(take).route_layer(from_fn_with_state(shared.clone(), admit)),
     )

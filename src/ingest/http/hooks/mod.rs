@@ -38,12 +38,9 @@ use super::encoding::Encoding;
 use super::error::IngestError;
 use super::peer::Peer;
 use super::pipeline::{self, DecodedBody};
-use super::routes::HOOKS;
+use super::routes::{HOOKS, with_slash};
 use crate::model::{DEAD_PAYLOAD_BYTES_MAX, DeadLetter};
 use crate::telemetry::metrics::Source;
-
-/// With the slash that AWS appends.
-const HOOKS_SLASH: &str = "/v1/hooks/{format}/";
 
 /// How long a hook waits for room. The Things Stack and ChirpStack wait some seconds for an answer.
 const PATIENCE: Duration = Duration::from_secs(4);
@@ -52,13 +49,11 @@ const PATIENCE: Duration = Duration::from_secs(4);
 const BODY_BYTES_MAX: u64 = DEAD_PAYLOAD_BYTES_MAX as u64;
 
 pub(super) fn routes(shared: &Arc<Shared>) -> Router<Arc<Shared>> {
-    let methods = || {
-        let methods = post(take).get(take_query).options(handshake::options);
-        methods.route_layer(from_fn_with_state(shared.clone(), admit))
-    };
-    Router::new()
-        .route(HOOKS, methods())
-        .route(HOOKS_SLASH, methods())
+    let methods = post(take).get(take_query).options(handshake::options);
+    with_slash(
+        HOOKS,
+        methods.route_layer(from_fn_with_state(shared.clone(), admit)),
+    )
 }
 
 /// Middleware like [`super::admit::admit`]: accepts a token in more places, and does not check for

@@ -28,7 +28,7 @@ use super::encoding::Encoding;
 use super::error::IngestError;
 use super::peer::Peer;
 use super::pipeline::{self, DecodeOptions, Origin};
-use super::routes::{HEALTH, PING, QUERY, WRITE_V1, WRITE_V2, WRITE_V3};
+use super::routes::{HEALTH, PING, QUERY, WRITE_V1, WRITE_V2, WRITE_V3, with_slash};
 use super::sender::shown_sender;
 use crate::decode::{Format, RejectReason, Rejects, TsUnit};
 use crate::telemetry::metrics::{self, Source};
@@ -44,21 +44,15 @@ pub(super) fn routes(shared: &Arc<Shared>) -> Router<Arc<Shared>> {
         };
         post(handler).route_layer(guard(dialect))
     };
-    Router::new()
-        .route(WRITE_V1, write(Dialect::V1))
-        .route(WRITE_V2, write(Dialect::V2))
-        .route(WRITE_V3, write(Dialect::V3))
-        .route(
-            QUERY,
-            get(query).post(query).route_layer(guard(Dialect::V1)),
-        )
-        .route(PING, get(ping))
-        .route(
-            HEALTH,
-            get(async |State(shared): State<Arc<Shared>>| {
-                dialect::health(shared.admission.check())
-            }),
-        )
+    let query = get(query).post(query).route_layer(guard(Dialect::V1));
+    let health =
+        get(async |State(shared): State<Arc<Shared>>| dialect::health(shared.admission.check()));
+    with_slash(WRITE_V1, write(Dialect::V1))
+        .merge(with_slash(WRITE_V2, write(Dialect::V2)))
+        .merge(with_slash(WRITE_V3, write(Dialect::V3)))
+        .merge(with_slash(QUERY, query))
+        .merge(with_slash(PING, get(ping)))
+        .merge(with_slash(HEALTH, health))
 }
 
 /// Middleware like [`super::admit::admit`], with the token locations and error bodies of these

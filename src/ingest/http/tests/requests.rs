@@ -55,3 +55,23 @@ async fn a_post_whose_head_has_no_length_is_411_on_every_path() {
     }
     rig.nothing_came();
 }
+
+#[tokio::test]
+async fn a_slash_at_the_end_of_a_path_changes_nothing() {
+    let rig = Rig::new(|_| {}).await;
+    for (path, content_type) in write_paths() {
+        let plain = empty_post(&path, content_type).send(rig.addr).await;
+        let request = empty_post(&format!("{path}/"), content_type);
+        let answer = request.send(rig.addr).await;
+        assert_eq!(
+            (answer.status, answer.text),
+            (plain.status, plain.text),
+            "{path}/"
+        );
+        let foreign = request.header("origin", "http://elsewhere.example");
+        let plain = empty_post(&path, content_type).header("origin", "http://elsewhere.example");
+        let answer = foreign.send(rig.addr).await;
+        let plain = plain.send(rig.addr).await;
+        assert_eq!((answer.status, answer.text), (403, plain.text), "{path}/");
+    }
+}
