@@ -278,6 +278,12 @@ impl Drop for RequestGuard {
     }
 }
 
+/// `GET` and `HEAD` of a path that accepts readings: Vector and load balancers ask there whether
+/// they may send. The middleware has checked that.
+pub(super) async fn health_check() -> &'static str {
+    "ready for readings; send them with POST\n"
+}
+
 /// For paths that match no route.
 pub(super) async fn not_found(uri: Uri) -> Response {
     IngestError::NotFound {

@@ -391,8 +391,9 @@ impl HttpIngest {
 }
 
 fn router(shared: Arc<Shared>) -> Router {
-    let readings =
-        post(readings::post).route_layer(from_fn_with_state(shared.clone(), admit::admit));
+    let readings = post(readings::post)
+        .get(admit::health_check)
+        .route_layer(from_fn_with_state(shared.clone(), admit::admit));
     with_slash(READINGS, readings)
         .merge(hooks::routes(&shared))
         .merge(otlp::routes(&shared))

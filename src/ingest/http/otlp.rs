@@ -22,7 +22,7 @@ use axum::response::Response;
 use axum::routing::post;
 use serde_json::json;
 
-use super::admit::Shared;
+use super::admit::{Shared, health_check};
 use super::encoding;
 use super::error::{IngestError, RETRY_BUSY_S};
 use super::peer::Peer;
@@ -44,9 +44,10 @@ const MALFORMED: [RejectReason; 3] = [
 ];
 
 pub(super) fn routes(shared: &Arc<Shared>) -> Router<Arc<Shared>> {
+    let methods = post(take).get(health_check);
     with_slash(
         METRICS,
-        post(take).route_layer(from_fn_with_state(shared.clone(), admit)),
+        methods.route_layer(from_fn_with_state(shared.clone(), admit)),
     )
 }
 

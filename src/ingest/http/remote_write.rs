@@ -23,7 +23,7 @@ use axum::middleware::{Next, from_fn_with_state};
 use axum::response::Response;
 use axum::routing::post;
 
-use super::admit::Shared;
+use super::admit::{Shared, health_check};
 use super::encoding::Encoding;
 use super::error::{IngestError, RETRY_BUSY_S};
 use super::peer::Peer;
@@ -38,9 +38,10 @@ use crate::model::ReadingBatch;
 const DETAILS_MAX: usize = 3;
 
 pub(super) fn routes(shared: &Arc<Shared>) -> Router<Arc<Shared>> {
+    let methods = post(take).get(health_check);
     with_slash(
         REMOTE_WRITE,
-        post(take).route_layer(from_fn_with_state(shared.clone(), admit)),
+        methods.route_layer(from_fn_with_state(shared.clone(), admit)),
     )
 }
 

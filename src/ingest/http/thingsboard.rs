@@ -23,7 +23,7 @@ use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 
-use super::admit::Shared;
+use super::admit::{Shared, health_check};
 use super::answer::{self, Accepted};
 use super::encoding::Encoding;
 use super::error::IngestError;
@@ -37,9 +37,10 @@ use super::tokens::TokenFault;
 const PROFILE: &str = "thingsboard-telemetry";
 
 pub(super) fn routes(shared: &Arc<Shared>) -> Router<Arc<Shared>> {
+    let methods = post(take).get(health_check);
     with_slash(
         TELEMETRY,
-        post(take).route_layer(from_fn_with_state(shared.clone(), admit)),
+        methods.route_layer(from_fn_with_state(shared.clone(), admit)),
     )
 }
 

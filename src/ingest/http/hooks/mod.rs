@@ -25,8 +25,8 @@ use axum::Router;
 use axum::body::Body;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request, State};
+use axum::http::Method;
 use axum::http::request::Parts;
-use axum::http::{Method, StatusCode};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
@@ -105,7 +105,7 @@ async fn posted(
     }
 }
 
-/// `GET`: a Shelly sends its values in the query.
+/// `GET`: a Shelly sends its values in the query. Without any it is a health check.
 async fn take_query(
     State(shared): State<Arc<Shared>>,
     format: Format,
@@ -116,12 +116,16 @@ async fn take_query(
         let Path(format) = format?;
         let target = Target::of(&format, &parts.uri)?;
         let options = target.decode_options(&shared.formats, Encoding::Identity)?;
+        // axum routes HEAD here as well; it must not change anything.
+        if !target.has_values() || parts.method != Method::GET {
+            return Ok(answer::hook(
+                Accepted::default(),
+                &Default::default(),
+                false,
+            ));
+        }
         if !options.decoder.reads_objects() {
             return Err(IngestError::NoQueryValues);
-        }
-        // axum routes HEAD here as well; it must not change anything.
-        if parts.method != Method::GET {
-            return Ok(StatusCode::OK.into_response());
         }
         let mut received = ReceivedBody::of(target.values_as_json(), &parts, &shared.bodies)?;
         let _running = shared

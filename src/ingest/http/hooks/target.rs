@@ -123,6 +123,11 @@ impl Target {
         })
     }
 
+    /// Whether the query has something that a `GET` sends.
+    pub(super) fn has_values(&self) -> bool {
+        !self.values.is_empty()
+    }
+
     /// The id that a Shelly sends of itself.
     fn id(&self) -> Option<&str> {
         self.values

@@ -22,7 +22,7 @@ use axum::routing::{get, post};
 use serde::Deserialize;
 
 pub(super) use self::dialect::Dialect;
-use super::admit::Shared;
+use super::admit::{Shared, health_check};
 use super::body::{BodyLimits, receive};
 use super::encoding::Encoding;
 use super::error::IngestError;
@@ -42,7 +42,7 @@ pub(super) fn routes(shared: &Arc<Shared>) -> Router<Arc<Shared>> {
         let handler = move |State(shared): State<Arc<Shared>>, request: Request| {
             write(shared, dialect, request)
         };
-        post(handler).route_layer(guard(dialect))
+        post(handler).get(health_check).route_layer(guard(dialect))
     };
     let query = get(query).post(query).route_layer(guard(Dialect::V1));
     let health =

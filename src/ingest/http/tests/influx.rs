@@ -482,7 +482,7 @@ async fn what_clients_ask_first() {
             answer.text
         );
     }
-    let answer = post("").method("GET").to(WRITE_V1).send(rig.addr).await;
+    let answer = post("").method("PUT").to(WRITE_V1).send(rig.addr).await;
     assert_eq!(
         (answer.status, answer.reason().as_str()),
         (405, "method_not_allowed")

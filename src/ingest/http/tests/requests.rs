@@ -56,6 +56,29 @@ async fn a_post_whose_head_has_no_length_is_411_on_every_path() {
     rig.nothing_came();
 }
 
+/// Vector and load balancers ask so whether they may send.
+#[tokio::test]
+async fn get_and_head_are_a_health_check_on_every_path() {
+    let mut rig = Rig::new(|_| {}).await;
+    for (path, _) in write_paths() {
+        for method in ["GET", "HEAD"] {
+            let request = post("").method(method).to(&path);
+            let answer = request.send(rig.addr).await;
+            assert_eq!(answer.status, 200, "{method} {path}: {}", answer.text);
+        }
+    }
+    rig.admission_control.full(true);
+    for (path, _) in write_paths().filter(|(path, _)| !path.contains("hooks")) {
+        let answer = post("").method("GET").to(&path).send(rig.addr).await;
+        assert!(
+            matches!(answer.status, 429 | 503),
+            "{path}: {}",
+            answer.text
+        );
+    }
+    rig.nothing_came();
+}
+
 #[tokio::test]
 async fn a_slash_at_the_end_of_a_path_changes_nothing() {
     let rig = Rig::new(|_| {}).await;
