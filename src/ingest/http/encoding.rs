@@ -2,14 +2,15 @@
 //!
 //! Decompression stops as soon as the output exceeds the limit, so a decompression bomb costs the
 //! limit in memory and no more. A body that is truncated, or has trailing bytes, is refused as a
-//! whole: a truncated body must not pass for a short one.
+//! whole: a truncated body must not pass for a short one. Zeros after the last gzip member are
+//! padding, as for gzip(1).
 
 use std::borrow::Cow;
 use std::io::{self, Read};
 
 use axum::http::HeaderMap;
 use axum::http::header::CONTENT_ENCODING;
-use flate2::bufread::{DeflateDecoder, MultiGzDecoder, ZlibDecoder};
+use flate2::bufread::{DeflateDecoder, GzDecoder, ZlibDecoder};
 
 use super::error::IngestError;
 
@@ -78,9 +79,7 @@ impl Encoding {
         let inflated = match self {
             Encoding::Identity if body.len() as u64 > limit => Err(DecompressError::TooLarge),
             Encoding::Identity => return Ok(Cow::Borrowed(body)),
-            Encoding::Gzip => whole(read_all(MultiGzDecoder::new(body), limit)?, |d| {
-                d.into_inner()
-            }),
+            Encoding::Gzip => inflate_gzip(body, limit),
             Encoding::Zstd => {
                 let mut decoder =
                     zstd::Decoder::with_buffer(body).map_err(DecompressError::Corrupt)?;
@@ -94,6 +93,25 @@ impl Encoding {
             Encoding::Snappy => inflate_snappy(body, limit),
         };
         inflated.map(Cow::Owned)
+    }
+}
+
+/// One or more members, and zeros.
+fn inflate_gzip(body: &[u8], limit: u64) -> Result<Vec<u8>, DecompressError> {
+    let mut out = Vec::new();
+    let mut rest = body;
+    loop {
+        let left = limit - out.len() as u64;
+        let (member, decoder) = read_all(GzDecoder::new(rest), left)?;
+        if out.is_empty() {
+            out = member;
+        } else {
+            out.extend(member);
+        }
+        rest = decoder.into_inner();
+        if rest.iter().all(|byte| *byte == 0) {
+            return Ok(out);
+        }
     }
 }
 
@@ -251,6 +269,23 @@ mod tests {
             Encoding::Zstd.inflate(&frames, 1000).unwrap(),
             [TEXT, TEXT].concat()
         );
+    }
+
+    /// As gzip(1) does. Devices send buffers of a fixed size.
+    #[test]
+    fn zeros_after_a_gzip_member_are_padding() {
+        for zeros in [1, 7, 5000] {
+            let padded = [gzip(TEXT), gzip(TEXT), vec![0; zeros]].concat();
+            assert_eq!(
+                Encoding::Gzip.inflate(&padded, 1000).unwrap(),
+                [TEXT, TEXT].concat()
+            );
+            let inflated = Encoding::Gzip.inflate(&padded, 2 * TEXT.len() as u64 - 1);
+            assert!(matches!(inflated, Err(DecompressError::TooLarge)));
+            let followed = [&padded[..], b"x"].concat();
+            let inflated = Encoding::Gzip.inflate(&followed, 1000);
+            assert!(matches!(inflated, Err(DecompressError::Corrupt(_))));
+        }
     }
 
     #[test]
