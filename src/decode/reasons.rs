@@ -31,7 +31,7 @@ macro_rules! reject_reasons {
 reject_reasons! {
     /// The payload is empty or only white space.
     EmptyPayload => "empty_payload",
-    /// The payload is compressed. Only HTTP says so, with Content-Encoding.
+    /// The payload is compressed. Only bodies over HTTP are decompressed, once.
     Compressed => "compressed",
     /// The bytes are not UTF-8.
     InvalidUtf8 => "invalid_utf8",

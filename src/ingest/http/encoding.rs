@@ -1,5 +1,8 @@
 //! Content-Encoding: its name, and decompression that stops at a limit. Pure.
 //!
+//! Some senders compress and do not say so, or name another encoding. A body that is not what its
+//! label says is recognised by its first bytes ([`compression`]), which no payload of a format has.
+//!
 //! Decompression stops as soon as the output exceeds the limit, so a decompression bomb costs the
 //! limit in memory and no more. A body that is truncated, or has trailing bytes, is refused as a
 //! whole: a truncated body must not pass for a short one. Zeros after the last gzip member are
@@ -13,6 +16,7 @@ use axum::http::header::CONTENT_ENCODING;
 use flate2::bufread::{DeflateDecoder, GzDecoder, ZlibDecoder};
 
 use super::error::IngestError;
+use crate::decode::compression;
 
 /// Largest zstd window, 8 MiB: RFC 9659 §3 limits senders to it. It limits how much memory a frame
 /// can make the decoder allocate.
@@ -74,8 +78,46 @@ impl Encoding {
         }
     }
 
-    /// Decompresses `body` to at most `limit` bytes.
+    /// The encoding that the first bytes of a body show.
+    fn of_magic(body: &[u8]) -> Option<Encoding> {
+        match compression(body)? {
+            "gzip" => Some(Encoding::Gzip),
+            "zstd" => Some(Encoding::Zstd),
+            _ => Some(Encoding::Deflate),
+        }
+    }
+
+    /// The encoding of a body with this label. Snappy and deflate have no first bytes of their own,
+    /// so [`Encoding::inflate`] finds out whether their label is right.
+    pub(super) fn of_body(self, body: &[u8]) -> Encoding {
+        match self {
+            Encoding::Snappy | Encoding::Deflate => self,
+            _ => Encoding::of_magic(body).unwrap_or(self),
+        }
+    }
+
+    /// Decompresses `body` to at most `limit` bytes. `self` is its label.
     pub(crate) fn inflate(self, body: &[u8], limit: u64) -> Result<Cow<'_, [u8]>, DecompressError> {
+        let encoding = self.of_body(body);
+        let error = match encoding.inflate_exactly(body, limit) {
+            Err(DecompressError::Corrupt(error)) => error,
+            done => return done,
+        };
+        let error = match Encoding::of_magic(body) {
+            Some(other) if other != encoding => match other.inflate_exactly(body, limit) {
+                Err(DecompressError::Corrupt(_)) => error,
+                done => return done,
+            },
+            None if encoding != Encoding::Snappy => io::Error::other(format!(
+                "{error}; it begins like none of gzip, zstd and zlib; if it is not compressed, \
+                 leave out Content-Encoding"
+            )),
+            _ => error,
+        };
+        Err(DecompressError::Corrupt(error))
+    }
+
+    fn inflate_exactly(self, body: &[u8], limit: u64) -> Result<Cow<'_, [u8]>, DecompressError> {
         let inflated = match self {
             Encoding::Identity if body.len() as u64 > limit => Err(DecompressError::TooLarge),
             Encoding::Identity => return Ok(Cow::Borrowed(body)),

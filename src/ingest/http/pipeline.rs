@@ -173,7 +173,7 @@ impl DecodeJob {
     /// runs to its end.
     async fn run(self, mut held: BodyPermit) -> Result<(DecodedBody, BodyPermit), IngestError> {
         let bytes = self.body.len() as u64;
-        let encoding = self.options.encoding;
+        let encoding = self.options.encoding.of_body(&self.body);
         let bytes_max = self.bytes_max;
         let inflated_max = |limit: u64| {
             if encoding == Encoding::Identity {

@@ -145,3 +145,34 @@ async fn bombs_are_413() {
     }
     rig.nothing_came();
 }
+
+#[tokio::test]
+async fn a_body_is_recognised_by_its_first_bytes_if_its_label_is_wrong() {
+    let mut rig = Rig::new(|_| {}).await;
+    let all = [("gzip", gzip(S1)), ("zstd", zstd(S1)), ("zlib", zlib(S1))];
+    for (is, body) in all {
+        for label in ["identity", "gzip", "zstd", "deflate"] {
+            let request = post(body.clone()).header("content-encoding", label);
+            let (answer, readings) = rig.delivered(request).await;
+            assert_eq!((answer.status, readings.len()), (200, 1), "{is} as {label}");
+        }
+        let (answer, readings) = rig.delivered(post(body)).await;
+        assert_eq!((answer.status, readings.len()), (200, 1), "{is}");
+    }
+    for label in ["gzip", "zstd", "deflate"] {
+        let answer = post(S1)
+            .header("content-encoding", label)
+            .send(rig.addr)
+            .await;
+        assert_eq!(
+            (answer.status, answer.reason().as_str()),
+            (400, "bad_compression")
+        );
+        assert!(
+            answer.text.contains(label) && answer.text.contains("not compressed"),
+            "{}",
+            answer.text
+        );
+    }
+    rig.nothing_came();
+}
