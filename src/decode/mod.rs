@@ -56,7 +56,7 @@ pub(crate) use decoder::compression;
 pub use decoder::{Decoder, Formats, UnknownFormat};
 pub use line::quote_lines;
 pub use reasons::RejectReason;
-pub use rejects::{KEPT_MAX, LeftOut, Reject, Rejects};
+pub use rejects::{HINTS_MAX, KEPT_MAX, LeftOut, Reject, Rejects};
 pub(crate) use scalar::bare_value_as_json;
 pub use topic::{Captured, TopicError, TopicTemplate, filter_matches};
 

@@ -10,6 +10,9 @@ use super::RejectReason;
 /// batch of a thousand readings still gets an answer for each.
 pub const KEPT_MAX: usize = 1000;
 
+/// Hints that are kept; further ones are dropped.
+pub const HINTS_MAX: usize = 8;
+
 /// A rejected reading or message, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reject {
@@ -83,7 +86,7 @@ pub struct Rejects {
     list: Vec<Reject>,
     total: usize,
     by_reason: Vec<(RejectReason, usize)>,
-    remarks: Vec<&'static str>,
+    hints: Vec<Cow<'static, str>>,
     left_out: LeftOut,
     skipped: usize,
 }
@@ -143,15 +146,16 @@ impl Rejects {
         !self.by_reason.is_empty() && self.by_reason.iter().all(|(r, _)| *r == reason)
     }
 
-    /// Remarks for the sender that are not rejects, each once.
-    pub fn remarks(&self) -> &[&'static str] {
-        &self.remarks
+    /// Hints for the sender about what was accepted, each once; at most [`HINTS_MAX`].
+    pub fn hints(&self) -> &[Cow<'static, str>] {
+        &self.hints
     }
 
-    /// Adds a remark for the sender.
-    pub(super) fn remark(&mut self, text: &'static str) {
-        if !self.remarks.contains(&text) {
-            self.remarks.push(text);
+    /// Adds a hint for the sender.
+    pub(super) fn hint(&mut self, text: impl Into<Cow<'static, str>>) {
+        let text = text.into();
+        if self.hints.len() < HINTS_MAX && !self.hints.contains(&text) {
+            self.hints.push(text);
         }
     }
 
@@ -205,12 +209,12 @@ impl Rejects {
         }
     }
 
-    /// Removes all rejects and remarks.
+    /// Removes all rejects and hints.
     pub fn clear(&mut self) {
         self.list.clear();
         self.by_reason.clear();
         (self.total, self.skipped) = (0, 0);
-        self.remarks.clear();
+        self.hints.clear();
         self.left_out = LeftOut::default();
     }
 

@@ -1,11 +1,12 @@
 //! Metrics (functions in [`metrics`], descriptions in [`catalog`]), the log ([`log`]), the audit
-//! log ([`audit`]), the table of rejected senders ([`rejected`]) and the live view of what arrives
-//! ([`tail`]).
+//! log ([`audit`]), hints for senders ([`hints`]), the table of rejected senders ([`rejected`]) and
+//! the live view of what arrives ([`tail`]).
 
 pub(crate) mod audit;
 mod audit_file;
 mod audit_limits;
 pub mod catalog;
+pub(crate) mod hints;
 mod labels;
 pub mod log;
 pub(crate) mod log_limit;

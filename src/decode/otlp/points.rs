@@ -16,12 +16,12 @@ const ATTRIBUTES_MAX: usize = 128;
 /// `DataPointFlags.NO_RECORDED_VALUE_MASK`: the series has ended, and the point has no value.
 const NO_RECORDED_VALUE: u64 = 1;
 
-/// The remark for the sender if points are indistinguishable.
+/// The hint for the sender if points are indistinguishable.
 const INDISTINCT: &str = "points of one metric and time differ only in their attributes, which are \
     tags here, so they are indistinguishable readings of one sensor; to make each series a sensor, \
     set otlp.point_attributes = \"sensor_id\"";
 
-/// The remark for the sender if a histogram or summary is not stored as a whole.
+/// The hint for the sender if a histogram or summary is not stored as a whole.
 const BUCKETS: &str = "of histograms and summaries count, sum, min and max are stored; their \
     buckets and quantiles are not";
 
@@ -158,7 +158,7 @@ impl<'a> Points<'a> {
             let mut left_out = LeftOut::default();
             left_out.add(&format!("{} ({parts})", self.metric), point.parts);
             self.rejects.leave_out(left_out);
-            self.rejects.remark(BUCKETS);
+            self.rejects.hint(BUCKETS);
         }
     }
 
@@ -332,7 +332,7 @@ impl<'a> Points<'a> {
         names::check_sensor_id(&self.id, self.cx.limits)
     }
 
-    /// Sets a remark if points become indistinguishable readings.
+    /// Sets a hint if points become indistinguishable readings.
     fn compare(&mut self, ts_ms: i64, own: &Attributes<'_>) {
         if own.list.is_empty() || self.otlp.point_attributes == PointAttributes::SensorId {
             return;
@@ -342,7 +342,7 @@ impl<'a> Points<'a> {
             .as_ref()
             .is_some_and(|(ts, id)| *ts == ts_ms && *id == self.id)
         {
-            self.rejects.remark(INDISTINCT);
+            self.rejects.hint(INDISTINCT);
         }
         let mut id = self.last.take().map(|(_, id)| id).unwrap_or_default();
         id.clone_from(&self.id);

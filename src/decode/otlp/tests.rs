@@ -182,7 +182,7 @@ fn gauges_and_sums_are_the_same_readings_in_both_encodings() {
             zero("s_count")
         ]
     );
-    assert!(rejects.is_empty() && rejects.remarks().is_empty());
+    assert!(rejects.is_empty() && rejects.hints().is_empty());
 
     let (same, same_rejects) = read_with(&settings(), Encoding::Protobuf, &in_protobuf());
     assert_eq!(
@@ -233,23 +233,23 @@ fn points_that_cannot_be_distinguished_are_reported() {
             attribute("cpu", cpu)
         )
     };
-    let remark = |otlp: &Otlp, points: &[String]| {
+    let hint = |otlp: &Otlp, points: &[String]| {
         let payload = request("", &gauge("m", &points.join(",")));
         let (readings, rejects) = read_with(otlp, Encoding::Json, payload.as_bytes());
         assert_eq!((readings.len(), rejects.total()), (points.len(), 0));
-        rejects.remarks().first().copied()
+        rejects.hints().first().cloned()
     };
     let mut otlp = settings();
     assert!(
-        remark(&otlp, &[point("0", T_NS), point("1", T_NS)])
+        hint(&otlp, &[point("0", T_NS), point("1", T_NS)])
             .is_some_and(|r| r.contains("otlp.point_attributes"))
     );
     assert_eq!(
-        remark(&otlp, &[point("0", T_NS), point("0", T_NS + 1_000_000)]),
+        hint(&otlp, &[point("0", T_NS), point("0", T_NS + 1_000_000)]),
         None
     );
     otlp.point_attributes = PointAttributes::SensorId;
-    assert_eq!(remark(&otlp, &[point("0", T_NS), point("1", T_NS)]), None);
+    assert_eq!(hint(&otlp, &[point("0", T_NS), point("1", T_NS)]), None);
 }
 
 #[test]
@@ -432,13 +432,7 @@ fn histograms_keep_count_sum_min_and_max_and_name_what_is_dropped() {
         (rejects.left_out().total(), rejects.left_out().names()),
         (6, &names.map(str::to_owned)[..])
     );
-    assert!(
-        rejects.is_empty()
-            && rejects
-                .remarks()
-                .iter()
-                .any(|remark| remark.contains("buckets"))
-    );
+    assert!(rejects.is_empty() && rejects.hints().iter().any(|hint| hint.contains("buckets")));
 
     // The same in protobuf.
     let fixed =

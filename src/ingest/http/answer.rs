@@ -1,5 +1,7 @@
 //! The answer to readings: how many were accepted and rejected, and why.
 
+use std::borrow::Cow;
+
 use axum::body::Body;
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderValue, StatusCode};
@@ -18,6 +20,8 @@ struct Answer<'a> {
     retimed: usize,
     #[serde(skip_serializing_if = "Option::is_none")]
     left_out: Option<LeftOutParts<'a>>,
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    hints: &'a [Cow<'static, str>],
 }
 
 /// Parts of accepted readings that are not stored.
@@ -113,6 +117,7 @@ fn answer(accepted: Accepted, rejects: &Rejects) -> Answer<'_> {
         left_out: Some(rejects.left_out())
             .filter(|left_out| left_out.total() > 0)
             .map(LeftOutParts::of),
+        hints: rejects.hints(),
     }
 }
 

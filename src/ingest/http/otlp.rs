@@ -140,10 +140,10 @@ fn answer(encoding: Encoding, taken: &Accepted) -> Response {
     // If no point was rejected, the message is a warning (opentelemetry-proto,
     // ExportMetricsPartialSuccess).
     let rejected = details(rejects);
-    let mut parts = rejects.remarks().to_vec();
-    if !rejected.is_empty() {
-        parts.insert(0, &rejected);
-    }
+    let parts = std::iter::once(&*rejected).filter(|text| !text.is_empty());
+    let parts: Vec<&str> = parts
+        .chain(rejects.hints().iter().map(|hint| &**hint))
+        .collect();
     let message = parts.join("; ");
     if rejects.is_empty() && message.is_empty() {
         return match encoding {

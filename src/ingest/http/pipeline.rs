@@ -22,7 +22,7 @@ use crate::config::{Decoding, Limits};
 use crate::decode::{self, Context, Decoder, Rejects, TsUnit};
 use crate::model::{BatchBuilder, DeadLetter, FieldLimiter, ReadingBatch};
 use crate::telemetry::metrics::{self, Source};
-use crate::telemetry::{rejected, tail};
+use crate::telemetry::{hints, rejected, tail};
 
 /// Bodies up to this size, decompressed, are decoded in the request's task. At some 200 MB/s that
 /// blocks the thread for about a millisecond. Larger bodies are decoded on a blocking thread.
@@ -273,7 +273,7 @@ fn refuse(error: DecompressError, encoding: Encoding, limit: u64) -> IngestError
 }
 
 /// Counts the readings that arrived, once for the whole body. `sender` names the sender in the
-/// report of rejects.
+/// report of rejects and hints.
 pub(super) fn count(
     batch: &ReadingBatch,
     rejects: &Rejects,
@@ -289,10 +289,13 @@ pub(super) fn count(
     for (reason, n) in rejects.by_reason() {
         metrics::rejected(Source::Http, reason.as_str(), *n as u64);
     }
-    if rejects.is_empty() {
+    if rejects.is_empty() && rejects.hints().is_empty() {
         return;
     }
     let sender = sender();
+    for hint in rejects.hints() {
+        hints::note(Source::Http, &sender, hint);
+    }
     for (reason, n) in rejects.by_reason() {
         let detail = rejects
             .list()

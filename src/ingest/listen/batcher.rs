@@ -31,7 +31,7 @@ use crate::ingest::mqtt::link::Message;
 use crate::ingest::mqtt::submit::submit;
 use crate::model::Clock;
 use crate::telemetry::metrics::{self, Source};
-use crate::telemetry::{rejected, tail};
+use crate::telemetry::{hints, rejected, tail};
 
 /// Messages that may wait for a batcher. Their bytes are bounded over all batchers
 /// ([`super::shared::BYTES_MAX`]).
@@ -323,6 +323,7 @@ impl Batcher {
             rejected,
             left_out,
             empty,
+            hints: found,
             ..
         } = self.collector.finish();
         let runs = std::mem::take(&mut self.runs);
@@ -333,6 +334,9 @@ impl Batcher {
         rejected::note_dead_letters(Source::MqttDirect, &dead);
         metrics::received(Source::MqttDirect, accepted + rejected.total());
         metrics::altered(Source::MqttDirect, batch.retimed() as u64, left_out);
+        for (topic, hint) in &found {
+            hints::note(Source::MqttDirect, topic, hint);
+        }
         metrics::messages_empty(Source::MqttDirect, empty);
         metrics::acks_pending_change(Source::MqttDirect, expecting(&runs) as i64);
         let since = self.since.take().unwrap_or_else(Instant::now);

@@ -24,7 +24,7 @@ use crate::decode::RejectReason;
 use crate::decode::sparkplug::Rebirth;
 use crate::model::Now;
 use crate::telemetry::metrics::{self, Source};
-use crate::telemetry::{rejected, tail};
+use crate::telemetry::{hints, rejected, tail};
 
 /// A connection that lasted this long, or acknowledged anything, was useful: the backoff starts
 /// again.
@@ -433,6 +433,9 @@ impl<'a> Connection<'a> {
             gathered.batch.retimed() as u64,
             gathered.left_out,
         );
+        for (topic, hint) in &gathered.hints {
+            hints::note(Source::Mqtt, topic, hint);
+        }
         metrics::messages_empty(Source::Mqtt, gathered.empty);
         if gathered.skipped > 0 {
             metrics::mqtt_left_out(&broker.name, gathered.skipped);

@@ -15,7 +15,9 @@ use crate::access::Grant;
 use crate::config::{Decoding, Limits, Retained, Subscription};
 use crate::decode::sparkplug::{Rebirth, Sparkplug};
 use crate::decode::topic::{TopicTemplate, filter_matches};
-use crate::decode::{Context, Decoder, Formats, RejectReason, Rejects, TsUnit, sparkplug};
+use crate::decode::{
+    Context, Decoder, Formats, HINTS_MAX, RejectReason, Rejects, TsUnit, sparkplug,
+};
 use crate::model::batch::{BYTES_MAX, NAMES_MAX};
 use crate::model::{BatchBuilder, DeadLetter, FieldLimiter, ReadingBatch};
 
@@ -139,6 +141,8 @@ pub(crate) struct CollectedBatch {
     pub(in crate::ingest) empty: u64,
     /// Number of members that are not stored.
     pub(in crate::ingest) left_out: u64,
+    /// The first hints of the decoders, each with the topic of its message.
+    pub(in crate::ingest) hints: Vec<(String, String)>,
 }
 
 /// The message does not fit into the current batch: hand that over first.
@@ -164,6 +168,7 @@ pub(crate) struct Collector {
     skipped: u64,
     empty: u64,
     left_out: u64,
+    hints: Vec<(String, String)>,
     /// Rejects of the current message; kept to reuse the allocation.
     rejects: Rejects,
 }
@@ -222,6 +227,7 @@ impl Collector {
             skipped: 0,
             empty: 0,
             left_out: 0,
+            hints: vec![],
             rejects: Rejects::new(),
         })
     }
@@ -282,6 +288,7 @@ impl Collector {
             skipped: std::mem::take(&mut self.skipped),
             empty: std::mem::take(&mut self.empty),
             left_out: std::mem::take(&mut self.left_out),
+            hints: std::mem::take(&mut self.hints),
         }
     }
 
@@ -406,6 +413,18 @@ impl Collector {
         }
     }
 
+    /// Notes what the readings of the message do not have, and hints about it.
+    fn note_remainder(&mut self, message: &Message) {
+        self.left_out += self.rejects.left_out().total() as u64;
+        for hint in self.rejects.hints() {
+            let is_known = self.hints.iter().any(|(_, known)| known == hint);
+            if !is_known && self.hints.len() < HINTS_MAX {
+                let topic = String::from_utf8_lossy(&message.topic).into_owned();
+                self.hints.push((topic, hint.to_string()));
+            }
+        }
+    }
+
     /// Returns why the message is to be refused, if it is.
     fn gather(
         &mut self,
@@ -432,7 +451,7 @@ impl Collector {
         let is_overfull = self.batch.take_is_overfull();
         if self.rejects.is_empty() {
             self.messages += 1;
-            self.left_out += self.rejects.left_out().total() as u64;
+            self.note_remainder(message);
             return Ok(None);
         }
         let is_crowded = self
@@ -445,7 +464,7 @@ impl Collector {
             return Err(NoRoom);
         }
         self.messages += 1;
-        self.left_out += self.rejects.left_out().total() as u64;
+        self.note_remainder(message);
         self.rejected.add(&self.rejects);
         let is_refused =
             self.batch.len() == before && self.rejects.are_all(RejectReason::NotAllowed);
