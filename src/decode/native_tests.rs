@@ -438,3 +438,57 @@ fn scalars_that_are_not_numbers_can_be_refused_or_have_a_decimal_comma() {
         assert_eq!(one(payload, false, false), value, "{payload}");
     }
 }
+
+#[test]
+fn a_time_under_another_name_is_named_if_the_reading_has_none() {
+    let hint = |payload: &str| {
+        let (readings, rejects, _) = json(payload);
+        assert_eq!((readings.len(), rejects.total()), (1, 0), "{payload}");
+        rejects.hints().join("; ")
+    };
+    for (member, name) in [
+        (r#""Timestamp":"2024-03-01T10:40:31Z""#, "`Timestamp`"),
+        (r#""Timestamp":"2024-03-01 10:40:31""#, "`Timestamp`"),
+        (r#""measured":"2024-03-01T10:40:31Z""#, "`measured`"),
+        (r#""date":1709287200.123"#, "`date`"),
+        (r#""last_updated_ts":1709287200"#, "`last_updated_ts`"),
+        (r#""lastSeen":1709287200123"#, "`lastSeen`"),
+        (r#""epoch":"1709287200""#, "`epoch`"),
+        (r#""values":{"v":1,"date":1709287200}"#, "`date`"),
+        (r#""values":{"v":1},"date":1709287200"#, "`date`"),
+        (r#""params":{"TS":1709287200,"v":1}"#, "`params_TS`"),
+    ] {
+        let payload = format!(r#"{{"sensor_id":"a",{member},"temp":21.5}}"#);
+        let hint = hint(&payload);
+        assert!(
+            hint.contains(name) && hint.contains("native.time"),
+            "{payload}: {hint}"
+        );
+    }
+    for none in [
+        r#""ts":1709287200,"date":1709287200"#,
+        r#""time":1709287200,"date":1709287200"#,
+        r#""serial":1709287200"#,
+        r#""date":17"#,
+        r#""results":1709287200"#,
+        r#""uptime":812345"#,
+        r#""Timestamp":"soon""#,
+        r#""firmware":"2.1.0""#,
+    ] {
+        let payload = format!(r#"{{"sensor_id":"a",{none},"temp":21.5}}"#);
+        assert_eq!(hint(&payload), "", "{payload}");
+    }
+    // One for a payload, and none for what is rejected.
+    let one = r#"{"sensor_id":"a","date":1709287200,"v":1}"#;
+    let (readings, rejects, _) = json(&format!("[{}]", [one; 1000].join(",")));
+    assert_eq!((readings.len(), rejects.hints().len()), (1000, 1));
+    let (_, rejects, _) = json(r#"{"sensor_id":7,"date":1709287200,"v":1}"#);
+    assert_eq!((rejects.total(), rejects.hints().len()), (1, 0));
+    // CBOR's tag 1, epoch time.
+    let limits = limits();
+    let line = line();
+    let cbor = b"\xa2isensor_idaadwhen\xc1\x1a\x65\xe1\xa0\x00";
+    let (readings, rejects, _) = run(Format::Cbor, cbor, &bare(&limits, &line));
+    assert_eq!(readings.len(), 1, "{:?}", rejects.list());
+    assert!(rejects.hints()[0].contains("`when`"));
+}

@@ -123,6 +123,42 @@ pub(super) enum Held {
     Value,
 }
 
+/// Whether a member that `native.time` does not name looks like the time of its reading: a text
+/// that is written as a time, or a number that can be one under a name that says so.
+pub(super) fn is_likely(name: &str, token: &Token<'_>, cx: &Context<'_>) -> bool {
+    // Almost every value ends here, without the arithmetic of a time.
+    const SECONDS_FROM: i64 = NUMBERS_FROM_MS / 1000;
+    let is_written = match token {
+        Token::Int(v) if *v >= SECONDS_FROM => false,
+        Token::Double(v) if *v >= SECONDS_FROM as f64 => false,
+        Token::Str(text) if text.starts_with(|c: char| c.is_ascii_digit()) => !is_number(text),
+        Token::Time(_) => true,
+        _ => return false,
+    };
+    held(token, None, cx) != Held::Value && (is_written || names_a_time(name))
+}
+
+/// Whether the name of a number says that it is a time: `date`, `lastSeen`, `sample_ts`.
+fn names_a_time(name: &str) -> bool {
+    const PARTS: [&str; 7] = [
+        "time", "date", "stamp", "epoch", "seen", "created", "measured",
+    ];
+    const LAST_WORDS: [&str; 4] = ["ts", "tst", "dt", "at"];
+    let lower = name.to_ascii_lowercase();
+    let last = name.rsplit(|c: char| !c.is_alphanumeric()).next();
+    let last = last.unwrap_or_default();
+    // In `sampleTs` a capital begins a word.
+    let bytes = last.as_bytes();
+    let begin = (1..bytes.len())
+        .rev()
+        .find(|at| bytes[at - 1].is_ascii_lowercase() && bytes[*at].is_ascii_uppercase());
+    let last = last.get(begin.unwrap_or(0)..).unwrap_or_default();
+    PARTS.iter().any(|part| lower.contains(part))
+        || LAST_WORDS
+            .iter()
+            .any(|word| last.eq_ignore_ascii_case(word))
+}
+
 /// How far ahead of its receipt a number may be a time.
 const AHEAD_MAX_MS: i128 = 366 * DAY_MS as i128;
 /// 2001-01-01T00:00:00Z. Smaller numbers are measurements, even if times before are accepted.

@@ -91,7 +91,7 @@ impl<'a, 'de, S: Source<'de>> Walk<'a, 'de, S> {
             );
             self.rejects.push(self.index, S::REASON, detail);
         }
-        self.rejects.leave_out(self.decoder.take_left_out());
+        self.decoder.report(self.rejects);
         self.quota.close("readings", self.rejects);
     }
 

@@ -243,7 +243,7 @@ impl<'a, 'de> Walk<'a, 'de> {
     }
 
     fn close(mut self) {
-        self.rejects.leave_out(self.decoder.take_left_out());
+        self.decoder.report(self.rejects);
         self.quota.close("readings", self.rejects);
     }
 

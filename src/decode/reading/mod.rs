@@ -55,7 +55,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::member_faults::{no_values, unusable};
 use super::names::{self, excerpt};
-use super::rejects::{Fault, LeftOut};
+use super::rejects::{Fault, LeftOut, Rejects};
 use super::split::DEPTH_MAX;
 use super::stamp::{Origin, Stamp};
 use super::time::Held;
@@ -94,6 +94,8 @@ struct Parts<'de> {
     fault: Option<Fault>,
     /// A fault in a member that is a value only if there is no `values`, which may still follow.
     loose_fault: Option<Fault>,
+    /// The first member that looks like the time under a name that is not in `native.time`.
+    likely_time: Option<Cow<'de, str>>,
 }
 
 /// Decodes consecutive readings into a builder.
@@ -115,6 +117,8 @@ pub(super) struct ReadingDecoder<'a, 'de> {
     unnamed: usize,
     /// Those of the committed readings.
     left_out: LeftOut,
+    /// For the sender, about the first committed reading whose time may have been overlooked.
+    hint: Option<String>,
 }
 
 impl<'a, 'de> ReadingDecoder<'a, 'de> {
@@ -130,6 +134,7 @@ impl<'a, 'de> ReadingDecoder<'a, 'de> {
             unstored: Vec::new(),
             unnamed: 0,
             left_out: LeftOut::default(),
+            hint: None,
         }
     }
 
@@ -300,6 +305,9 @@ impl<'a, 'de> ReadingDecoder<'a, 'de> {
     /// objects.
     #[inline]
     pub(super) fn take(&mut self, role: Role, token: Token<'de>) {
+        if matches!(role, Role::Value | Role::LooseValue) {
+            self.note_likely_time(role, &token);
+        }
         let result = match role {
             Role::Value => self.value(&token),
             Role::Tag => self.tag(token),
@@ -321,6 +329,20 @@ impl<'a, 'de> ReadingDecoder<'a, 'de> {
         };
         if let Err(fault) = result {
             self.fail(fault);
+        }
+    }
+
+    /// Notes the first member that looks like a time, in case the reading has none.
+    fn note_likely_time(&mut self, role: Role, token: &Token<'de>) {
+        // Other members have no key of their own.
+        let has_key = role == Role::Value || self.level == 1 || self.loose_counts();
+        if self.hint.is_none()
+            && self.parts.likely_time.is_none()
+            && has_key
+            && let Some((_, key)) = self.keys.last()
+            && time::is_likely(key, token, self.cx)
+        {
+            self.parts.likely_time = Some(key.clone());
         }
     }
 
@@ -384,9 +406,12 @@ impl<'a, 'de> ReadingDecoder<'a, 'de> {
         result
     }
 
-    /// Takes the parts that the readings committed so far leave out.
-    pub(super) fn take_left_out(&mut self) -> LeftOut {
-        std::mem::take(&mut self.left_out)
+    /// Reports what the committed readings leave out, and the hint about them.
+    pub(super) fn report(&mut self, rejects: &mut Rejects) {
+        rejects.leave_out(std::mem::take(&mut self.left_out));
+        if let Some(hint) = self.hint.take() {
+            rejects.hint(hint);
+        }
     }
 
     /// Drops the current reading.
@@ -434,7 +459,13 @@ impl<'a, 'de> ReadingDecoder<'a, 'de> {
                 .filter(|_| origin == Origin::Receipt)
                 .unwrap_or(origin),
         );
-        names::commit(self.out, sensor_id, stamp, &self.tags, self.cx)
+        names::commit(self.out, sensor_id, stamp, &self.tags, self.cx)?;
+        if stamp.1 == Origin::Receipt
+            && let Some(name) = self.parts.likely_time.take()
+        {
+            self.hint = Some(overlooked(&name));
+        }
+        Ok(())
     }
 
     /// Decides which member in `native.time` is the time; the others are values. Returns `Replaced`
@@ -540,6 +571,15 @@ impl<'a, 'de> ReadingDecoder<'a, 'de> {
     fn last_key(&self) -> &str {
         self.keys.last().map_or("", |(_, key)| key)
     }
+}
+
+/// The hint for a reading with the time of receipt.
+fn overlooked(name: &str) -> String {
+    format!(
+        "{} looks like the time, but the reading gets the time of receipt: send it as `ts`, or add \
+         its name to native.time; for a nested member use a mapping, [formats.NAME]",
+        excerpt(name)
+    )
 }
 
 /// The unit in a member `ts_unit`.

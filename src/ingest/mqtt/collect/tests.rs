@@ -215,6 +215,19 @@ fn what_is_not_stored_as_sent_is_counted() {
 }
 
 #[test]
+fn hints_name_the_first_topic_that_they_concern() {
+    let mut collector = collector(&[("#", "{sensor_id}", "json")]);
+    for topic in ["S1", "S2"] {
+        let dated = message(topic, r#"{"v": 1, "date": 1709287200}"#);
+        collector.take(&dated, NOW_MS).unwrap();
+    }
+    let hints = collector.finish().hints;
+    assert_eq!(hints.len(), 1);
+    assert!(hints[0].0 == "S1" && hints[0].1.contains("`date`"));
+    assert!(collector.finish().hints.is_empty());
+}
+
+#[test]
 fn a_message_whose_names_do_not_fit_starts_the_next_batch() {
     let fields = |from: usize, n: usize| {
         let objects: Vec<String> = (from..from + n)
