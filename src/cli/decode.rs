@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use crate::config::{Config, Decoding, write_duration};
 use crate::decode::topic::{Captured, TopicTemplate};
-use crate::decode::{Context, Formats, RejectReason, Rejects, TsUnit, sparkplug, time};
+use crate::decode::{
+    Context, Formats, RejectReason, Rejects, TsUnit, sparkplug, stands_for_number, time,
+};
 use crate::model::{BatchBuilder, ReadingBatch, ReadingRef, ValueRef};
 
 /// What payloads are decoded with.
@@ -271,6 +273,11 @@ fn show(
             left_out.names().join(", ")
         );
     }
+    if !quiet {
+        for hint in hints(batch, rejects) {
+            eprintln!("hourbucket: hint: {hint}");
+        }
+    }
     let values = batch
         .iter()
         .map(|(_, reading)| reading.values().count())
@@ -281,6 +288,34 @@ fn show(
         values,
         ..DecodeOutput::default()
     })
+}
+
+/// Those of the decoder, and one about numbers that are stored as texts.
+fn hints(batch: &ReadingBatch, rejects: &Rejects) -> Vec<String> {
+    let mut hints: Vec<String> = rejects
+        .hints()
+        .iter()
+        .map(|hint| hint.to_string())
+        .collect();
+    let values = batch.iter().flat_map(|(_, reading)| reading.values());
+    let mut names: Vec<&str> = values
+        .filter(|(_, value)| matches!(value, ValueRef::Str(text) if stands_for_number(text)))
+        .map(|(name, _)| batch.name(name))
+        .collect();
+    names.sort_unstable();
+    names.dedup();
+    if let Some(first) = names.first() {
+        let more = match names.len() {
+            1 => String::new(),
+            n => format!(" and {} more", n - 1),
+        };
+        hints.push(format!(
+            "a number in quotes (`{first}`{more}), such as \"21.5\" or \"NaN\", is stored as a text and \
+             enters no summary; send it without quotes, or use a mapping with texts = \"numbers\" \
+             ([formats.NAME])"
+        ));
+    }
+    hints
 }
 
 fn invalid(error: impl std::error::Error + Send + Sync + 'static) -> io::Error {

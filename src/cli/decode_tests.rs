@@ -341,3 +341,32 @@ fn details_are_escaped_once_and_compressed_payloads_are_named() {
     );
     assert!(lines("scalar", None, None, "1").1[0].contains("does not name its sensor"));
 }
+
+#[test]
+fn numbers_that_are_sent_as_texts_are_named() {
+    let hints = |payload: &str| {
+        let config = Config::default();
+        let settings = Decode::of_any_age(&config);
+        let cx = Context {
+            sensor_id: Some("S"),
+            ..Context::of(&settings.decoding, 1_709_290_800_000)
+        };
+        let mut out = BatchBuilder::new(64);
+        let mut rejects = Rejects::new();
+        let json = settings.formats.get("json").unwrap();
+        json.decode(payload.as_bytes(), None, &cx, &mut out, &mut rejects);
+        super::hints(&out.finish(), &rejects)
+    };
+    // What EMS-ESP sends.
+    let found = hints(r#"{"wWSelTemp":"47","outdoorTemp":"19.6","wWActivated":"on","n":204}"#);
+    assert!(
+        found.len() == 1
+            && found[0].contains("`outdoorTemp` and 1 more")
+            && found[0].contains("texts = \"numbers\""),
+        "{found:?}"
+    );
+    assert!(hints(r#"{"temp":"NaN"}"#)[0].contains("`temp`)"));
+    assert_eq!(hints(r#"{"code":"0042","state":"on","v":21.5}"#), [""; 0]);
+    let late = hints(r#"{"date":1709290000,"temp":"1"}"#);
+    assert!(late[0].contains("`date`") && late[1].contains("`temp`"));
+}

@@ -58,6 +58,7 @@ pub use line::quote_lines;
 pub use reasons::RejectReason;
 pub use rejects::{HINTS_MAX, KEPT_MAX, LeftOut, Reject, Rejects};
 pub(crate) use scalar::bare_value_as_json;
+pub(crate) use token::stands_for_number;
 pub use topic::{Captured, TopicError, TopicTemplate, filter_matches};
 
 use crate::model::BatchBuilder;

@@ -116,6 +116,12 @@ pub(super) fn is_number(text: &str) -> bool {
         && exponent.is_none_or(|e| !e.is_empty() && digits(e))
 }
 
+/// Whether a text is a number, or a word in its place, and no id such as `0042`.
+pub(crate) fn stands_for_number(text: &str) -> bool {
+    let text = text.trim();
+    (is_number(text) && !is_zero_padded(text)) || is_no_value(text)
+}
+
 /// Whether a number begins with a zero that it does not need, such as an id or a code.
 pub(super) fn is_zero_padded(text: &str) -> bool {
     text.strip_prefix('0')
