@@ -266,3 +266,17 @@ fn good_neighbours_are_kept() {
         (vec!["a", "b"], &[(1, InvalidUtf8)][..])
     );
 }
+
+/// Files that were written by editors and then joined.
+#[test]
+fn a_byte_order_mark_before_a_later_reading_is_skipped() {
+    let one = "\u{feff}{\"sensor_id\":\"u\",\"temp\":21.5}";
+    let lines = [one, "\r\n", one, "\n\u{feff}\n", one, "\n"].concat();
+    for format in [Format::Ndjson, Format::Json] {
+        let (readings, rejects) = run(format, &lines);
+        assert_eq!((ids(&readings), rejects), (vec!["u"; 3], vec![]));
+    }
+    let line = "\u{feff}m,sensor_id=u v=1\n";
+    let (readings, rejects) = run(Format::Line, [line, "\u{feff}# no\n", line].concat());
+    assert_eq!((ids(&readings), rejects), (vec!["u"; 2], vec![]));
+}

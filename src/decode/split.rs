@@ -8,6 +8,9 @@
 /// Deepest nesting within an element; the same limit as serde_json's.
 pub(super) const DEPTH_MAX: usize = 127;
 
+/// The byte order mark of UTF-8.
+pub(super) const BOM: &[u8] = b"\xEF\xBB\xBF";
+
 /// The context of the element.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Within {
@@ -173,6 +176,18 @@ pub(super) fn skip_space(bytes: &[u8], mut at: usize) -> usize {
         at += 1;
     }
     at
+}
+
+/// The same between readings, where also a byte order mark is skipped: files that begin with one
+/// are sometimes joined.
+pub(super) fn skip_between(bytes: &[u8], mut at: usize) -> usize {
+    loop {
+        at = skip_space(bytes, at);
+        if !bytes.get(at..).is_some_and(|rest| rest.starts_with(BOM)) {
+            return at;
+        }
+        at += BOM.len();
+    }
 }
 
 #[cfg(test)]

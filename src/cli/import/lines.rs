@@ -3,7 +3,7 @@
 use std::io::{self, BufRead, BufReader, Read};
 
 use super::record::{LocalReject, Record, Records};
-use super::source::Source;
+use super::source::{BOM, Source};
 
 /// Longest line. A file with longer ones is not a file of readings, or lacks line ends.
 pub(super) const LINE_BYTES_MAX: usize = 1 << 20;
@@ -86,6 +86,8 @@ impl Records for Lines {
                 return Ok(None);
             };
             let text = self.buffer.trim_ascii();
+            // Joined files have one in their midst.
+            let text = text.strip_prefix(BOM).unwrap_or(text).trim_ascii_start();
             if fits && (text.is_empty() || self.comment.is_some_and(|c| text[0] == c)) {
                 continue;
             }
@@ -143,6 +145,14 @@ mod tests {
         }
         assert_eq!(out, b"a 1\nb 2\nc\n");
         assert_eq!(found, [(1, (5, 1)), (4, (17, 4)), (5, (17, 4))]);
+    }
+
+    #[test]
+    fn a_byte_order_mark_at_the_begin_of_a_later_line_is_cut() {
+        let mut lines = lines(b"a\n\xef\xbb\xbfb\n\xef\xbb\xbf\n\xef\xbb\xbf# no\nc\n");
+        let mut out = vec![];
+        while lines.next(&mut out).unwrap().is_some() {}
+        assert_eq!(out, b"a\nb\nc\n");
     }
 
     #[test]

@@ -15,7 +15,7 @@ use serde_json::{Map, Value};
 use super::csv_reader::{Limited, io_error, not_closed, reader};
 use super::lines::Lines;
 use super::record::{LocalReject, Record, Records};
-use super::source::{Input, SourceError};
+use super::source::{BOM, Input, SourceError};
 use crate::decode::time;
 
 /// Texts of a cell without a value, in lower case.
@@ -468,7 +468,13 @@ impl Mapping {
     }
 
     fn cell(&self, row: &ByteRecord, column: usize) -> Result<String, LocalReject> {
-        let text = self.args.text(row.get(column).unwrap_or_default());
+        let bytes = row.get(column).unwrap_or_default();
+        // Joined files have one in their midst.
+        let bytes = match column {
+            0 => bytes.strip_prefix(BOM).unwrap_or(bytes),
+            _ => bytes,
+        };
+        let text = self.args.text(bytes);
         text.map(|text| text.trim().to_owned())
             .ok_or_else(|| LocalReject {
                 reason: "invalid_utf8",

@@ -69,6 +69,14 @@ fn a_usual_file_needs_no_option() {
 }
 
 #[test]
+fn a_byte_order_mark_at_the_begin_of_a_later_row_is_cut() {
+    let text = b"sensor_id,time,temp\nS1,1583056860,1\n\xef\xbb\xbfS1,1583056920,2\n";
+    let (readings, rejects) = rows(text, &[]);
+    assert_eq!(readings[1]["sensor_id"], "S1");
+    assert_eq!((readings.len(), rejects), (2, vec![]));
+}
+
+#[test]
 fn a_german_export_with_preamble_two_time_columns_and_tags() {
     let text = b"Export 2020\r\nG\xe4rtner\r\nMesser;Datum;Uhrzeit;Temp;Ort\r\n\
         S1;29.03.2020;03:30:00;-1.234,5;S\xfcd\r\nS1;25.10.2020;02:30:00;7;\r\n";

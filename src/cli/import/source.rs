@@ -13,7 +13,7 @@ use xxhash_rust::xxh3::Xxh3;
 /// Bytes at the start of a file, and before the offset, that show whether it is still the same.
 const COMPARED_BYTES: u64 = 64 << 10;
 /// The UTF-8 byte order mark.
-const BOM: &[u8] = b"\xef\xbb\xbf";
+pub(super) const BOM: &[u8] = b"\xef\xbb\xbf";
 pub(super) const BOM_BYTES: u64 = BOM.len() as u64;
 
 /// Why a file cannot be read.

@@ -19,7 +19,7 @@ use self::template::Templates;
 use super::quota::Quota;
 use super::reading::ReadingDecoder;
 use super::rejects::Rejects;
-use super::split::{self, DEPTH_MAX, Within, skip_space};
+use super::split::{self, DEPTH_MAX, Within, skip_between, skip_space};
 use super::{Context, RejectReason};
 use crate::model::BatchBuilder;
 
@@ -60,7 +60,7 @@ pub(super) fn decode_lines(
     let mut at = 0;
     while at < bytes.len() {
         let end = memchr(b'\n', &bytes[at..]).map_or(bytes.len(), |n| at + n);
-        let begin = skip_space(&bytes[..end], at);
+        let begin = skip_between(&bytes[..end], at);
         if begin < end {
             walk.line(begin, begin + bytes[begin..end].trim_ascii_end().len());
         }
@@ -162,7 +162,7 @@ impl<'a, 'de> Walk<'a, 'de> {
         while at < self.bytes.len() {
             if self.bytes[at] == b'{' {
                 let ended = self.element(at, Within::Stream, guessed);
-                (at, guessed) = (skip_space(self.bytes, ended.at), ended.guessed);
+                (at, guessed) = (skip_between(self.bytes, ended.at), ended.guessed);
             } else {
                 let end = self.bytes[at..]
                     .iter()

@@ -30,6 +30,7 @@ use super::names::{self, excerpt};
 use super::quota::Quota;
 use super::reading::add_value;
 use super::rejects::{Fault, Rejects};
+use super::split::skip_between;
 use super::stamp::{Origin, Stamp};
 use super::template::Templates;
 use super::{Context, RejectReason, time};
@@ -163,10 +164,9 @@ impl<'a, 't> Walk<'a, 't> {
         let mut at = 0;
         let mut lines = LineNumbers::default();
         loop {
-            let begin = scan::skip_blank(bytes, at);
+            let begin = skip_between(bytes, at);
             let end = match bytes.get(begin) {
                 None => break,
-                Some(b'\n') => begin,
                 Some(b'#') => scan::newline(bytes, begin),
                 Some(_) if quota.is_used_up() => {
                     quota.refuse(lines.of(bytes, begin));
