@@ -267,6 +267,50 @@ fn good_neighbours_are_kept() {
     );
 }
 
+/// As `jq` prints it, and as most libraries do with an indent.
+#[test]
+fn a_document_over_several_lines_sent_as_ndjson_is_one_error() {
+    let pretty = "{\n  \"sensor_id\": \"a\",\n  \"temp\": 1\n}\n";
+    let one = "{\"sensor_id\":\"b\",\"temp\":2}\n";
+    let array = "[\n  {\n    \"sensor_id\": \"c\",\n    \"temp\": 3\n  }\n]\n";
+    let run = |payload: &str| {
+        let limits = super::tests::limits();
+        let line = super::tests::line();
+        let cx = super::tests::bare(&limits, &line);
+        super::tests::run_with(Format::Ndjson, payload.as_bytes(), &cx)
+    };
+    for (payload, found, rejected) in [
+        (pretty.to_owned(), &[][..], 1),
+        ([pretty, pretty].concat(), &[], 2),
+        ([one, pretty, one, array, one].concat(), &["b"; 3], 2),
+    ] {
+        let (readings, rejects) = run(&payload);
+        assert_eq!(ids(&readings), found, "{payload}");
+        let [reject] = rejects.list() else {
+            panic!("{payload}: {:?}", rejects.list());
+        };
+        assert_eq!(
+            (reject.reason, rejects.total()),
+            (RejectReason::InvalidJson, rejected)
+        );
+        assert!(
+            reject.detail.contains("several lines") && reject.detail.contains("application/json"),
+            "{}",
+            reject.detail
+        );
+    }
+    // Neither is an object with a comma after it, and lines that are cut are no document.
+    let (readings, rejects) = run(&[one.trim_end(), ",\n", one].concat());
+    assert_eq!((ids(&readings), rejects.total()), (vec!["b"], 1));
+    assert!(!rejects.list()[0].detail.contains("several lines"));
+    let cut = ["{\"sensor_id\":\"a\",\n", one, "{\n", one, "[\n", one].concat();
+    let (readings, rejects) = run(&cut);
+    assert_eq!(
+        (ids(&readings), rejects.list().len(), rejects.total()),
+        (vec!["b"; 3], 3, 3)
+    );
+}
+
 /// Files that were written by editors and then joined.
 #[test]
 fn a_byte_order_mark_before_a_later_reading_is_skipped() {

@@ -14,6 +14,7 @@ use std::borrow::Cow;
 use std::ops::Range;
 
 use memchr::memchr;
+use serde::de::IgnoredAny;
 
 use self::template::Templates;
 use super::quota::Quota;
@@ -61,11 +62,17 @@ pub(super) fn decode_lines(
     while at < bytes.len() {
         let end = memchr(b'\n', &bytes[at..]).map_or(bytes.len(), |n| at + n);
         let begin = skip_between(&bytes[..end], at);
-        if begin < end {
-            walk.line(begin, begin + bytes[begin..end].trim_ascii_end().len());
-        }
+        let text_end = begin + bytes[begin..end].trim_ascii_end().len();
         at = end + 1;
+        if begin == end {
+            continue;
+        }
+        match walk.spanning(begin, text_end) {
+            Some(document_end) => at = document_end,
+            None => walk.line(begin, text_end),
+        }
     }
+    walk.reject_spanning();
     walk.close();
 }
 
@@ -98,6 +105,19 @@ struct Walk<'a, 'de> {
     index: usize,
     /// Whether the last element was read the exact way.
     exact: bool,
+    spanning: Spanning,
+}
+
+/// Documents over several lines in a payload with one reading per line. They are rejected together:
+/// a reject for each of their lines would hide the cause.
+#[derive(Debug, Default)]
+struct Spanning {
+    /// The index of the first one.
+    first: usize,
+    count: usize,
+    /// No further ones are looked for: a line was cut, and looking for its end again and again would
+    /// take quadratic time.
+    is_over: bool,
 }
 
 impl<'a, 'de> Walk<'a, 'de> {
@@ -117,6 +137,7 @@ impl<'a, 'de> Walk<'a, 'de> {
             quota: Quota::new(cx.limits),
             index: 0,
             exact: false,
+            spanning: Spanning::default(),
         }
     }
 
@@ -234,6 +255,43 @@ impl<'a, 'de> Walk<'a, 'de> {
         self.quota.took();
         self.index += 1;
         Some(used)
+    }
+
+    /// The end of the document at `at` if it does not end on its line. It counts as one element.
+    fn spanning(&mut self, at: usize, line_end: usize) -> Option<usize> {
+        let is_open = matches!(self.bytes[at..line_end], [.., b'{' | b'[' | b',']);
+        if !is_open || self.spanning.is_over {
+            return None;
+        }
+        let rest = &self.bytes[at..];
+        let extent = split::extent(rest, Within::Stream);
+        if at + extent.end <= line_end {
+            return None;
+        }
+        let document = &rest[..extent.end];
+        let is_whole = !extent.guessed && extent.depth <= DEPTH_MAX;
+        if !is_whole || serde_json::from_slice::<IgnoredAny>(document).is_err() {
+            self.spanning.is_over = true;
+            return None;
+        }
+        if self.spanning.count == 0 {
+            self.spanning.first = self.index;
+        }
+        self.spanning.count += 1;
+        self.index += 1;
+        Some(at + extent.end)
+    }
+
+    fn reject_spanning(&mut self) {
+        let Spanning { first, count, .. } = self.spanning;
+        if count > 0 {
+            let detail = format!(
+                "JSON documents over several lines ({count}); NDJSON has one object per line. Send \
+                 them as JSON (application/json, format json), or without line breaks"
+            );
+            self.rejects
+                .push_many(first, count, RejectReason::InvalidJson, detail);
+        }
     }
 
     fn is_full(&mut self) -> bool {
