@@ -29,7 +29,7 @@ use self::template::{Slot, Template};
 use super::names::{self, excerpt};
 use super::quota::Quota;
 use super::reading::add_value;
-use super::rejects::{Fault, Rejects};
+use super::rejects::{Fault, LeftOut, Rejects};
 use super::split::skip_between;
 use super::stamp::{Origin, Stamp};
 use super::template::Templates;
@@ -121,6 +121,10 @@ struct Walk<'a, 't> {
     /// Buffers for composing a sensor's id, and a field's name with its prefix.
     id: String,
     name: String,
+    /// Fields of the current line whose texts are too long to be stored.
+    unstored: Vec<String>,
+    /// Those of the committed lines.
+    left_out: LeftOut,
     /// The templates of earlier lines, and the positions of the variable parts in the current line.
     templates: Templates<Template>,
     slots: Vec<(Slot, usize, usize)>,
@@ -147,6 +151,8 @@ impl<'a, 't> Walk<'a, 't> {
             measurement: "".into(),
             id,
             name,
+            unstored: Vec::new(),
+            left_out: LeftOut::default(),
             templates,
             slots,
         };
@@ -193,6 +199,7 @@ impl<'a, 't> Walk<'a, 't> {
             };
             at = end + 1;
         }
+        rejects.leave_out(std::mem::take(&mut self.left_out));
         quota.close_with(rejects, |n, from, max| {
             format!(
                 "line {}: {n} lines, starting with this one, exceed the limit of {max} in one \
@@ -218,6 +225,7 @@ impl<'a, 't> Walk<'a, 't> {
         self.out.begin();
         self.tags.clear();
         self.slots.clear();
+        self.unstored.clear();
         self.sensor = None;
         let at = self.series(begin)?;
         let at = self.fields(at)?;
@@ -231,15 +239,18 @@ impl<'a, 't> Walk<'a, 't> {
                 "the line is not UTF-8",
             ));
         }
-        // No line follows the last one, so nothing is learned from it. The keys are copied because
-        // the commit sorts the tags.
-        let learns = self.templates.learns() && end < self.text.len();
+        // No line follows the last one, so nothing is learned from it, and a template has a value
+        // for each field. The keys are copied because the commit sorts the tags.
+        let learns = self.templates.learns() && end < self.text.len() && self.unstored.is_empty();
         let keys = if learns {
             self.tags.iter().map(|(key, _)| key.clone()).collect()
         } else {
             Vec::new()
         };
         self.commit(stamp)?;
+        for name in &self.unstored {
+            self.left_out.add(name, 1);
+        }
         if learns {
             self.out
                 .reserve_like_last((text.len() - end) / (end + 1 - begin));
@@ -312,7 +323,8 @@ impl<'a, 't> Walk<'a, 't> {
         Ok(at)
     }
 
-    /// Parses the fields into the builder; returns the offset after them.
+    /// Parses the fields into the builder; returns the offset after them. A text that is too long
+    /// does not cost the numbers beside it: agents such as Home Assistant send whole states.
     fn fields(&mut self, at: usize) -> Result<usize, Fault> {
         let text = self.text;
         let bytes = self.text.as_bytes();
@@ -324,6 +336,7 @@ impl<'a, 't> Walk<'a, 't> {
                 excerpt(&self.measurement)
             )));
         }
+        let mut too_long = None;
         loop {
             let key = Word::read(text, at, &FIELD_KEY);
             if bytes.get(key.end) != Some(&b'=') || key.raw.is_empty() {
@@ -342,7 +355,6 @@ impl<'a, 't> Walk<'a, 't> {
                         excerpt(&key)
                     ))
                 })?;
-                names::check_text(&key, &content, limits)?;
                 owned = content;
                 (ValueRef::Str(&owned), end)
             } else {
@@ -359,15 +371,23 @@ impl<'a, 't> Walk<'a, 't> {
             } else {
                 &key
             };
-            add_value(
-                self.out,
-                &names::name(name, limits)?,
-                value,
-                limits.fields_max,
-            )?;
-            self.slots.push((Slot::Value, key_end + 1, end));
+            let name = names::name(name, limits)?;
+            let checked = match value {
+                ValueRef::Str(text) => names::check_text(&name, text, limits),
+                _ => Ok(()),
+            };
+            if let Err(fault) = checked {
+                too_long.get_or_insert(fault);
+                self.unstored.push(name.into_owned());
+            } else {
+                add_value(self.out, &name, value, limits.fields_max)?;
+                self.slots.push((Slot::Value, key_end + 1, end));
+            }
             if bytes.get(end) != Some(&b',') {
-                return Ok(end);
+                return match too_long {
+                    Some(fault) if self.out.value_count() == 0 => Err(fault),
+                    _ => Ok(end),
+                };
             }
             at = end + 1;
         }

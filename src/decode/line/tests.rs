@@ -495,6 +495,34 @@ fn bad_lines_and_what_they_get() {
     }
 }
 
+/// Home Assistant sends lists of effects, and addresses of pictures.
+#[test]
+fn a_text_that_is_too_long_is_left_out_and_the_rest_of_its_line_is_kept() {
+    let long = "s".repeat(1025);
+    let line = |v: i64| format!("light,sensor_id=l v={v},effects=\"{long}\",on=true\n");
+    let short = "light,sensor_id=l v=4,effects=\"none\",on=true\n";
+    let payload = [line(1), line(2), short.to_owned(), line(3)].concat();
+    let (readings, rejects) = run_with(
+        payload.as_bytes(),
+        &wide(),
+        &crate::decode::tests::line(),
+        None,
+    );
+    let fields: Vec<usize> = readings.iter().map(|r| r.values.len()).collect();
+    assert_eq!((fields, rejects.total()), (vec![2, 2, 3, 2], 0));
+    assert_eq!(readings[3].values["v"], Value::Double(3.0));
+    assert_eq!(
+        (rejects.left_out().total(), rejects.left_out().names()),
+        (3, &["effects".to_owned()][..])
+    );
+    // What a rejected line leaves out does not count.
+    let bad = format!("a v=1,x=\"{long}\",v=2\n");
+    let (readings, rejects) =
+        run_with(bad.as_bytes(), &wide(), &crate::decode::tests::line(), None);
+    assert_eq!((readings.len(), rejects.total()), (0, 1));
+    assert_eq!(rejects.left_out().total(), 0);
+}
+
 #[test]
 fn a_multi_line_text_belongs_to_its_line_even_if_that_is_bad() {
     // The content of the text must not become a separate reading.
