@@ -1,6 +1,7 @@
 //! `ExportMetricsServiceRequest` in JSON (OTLP specification, "JSON Protobuf Encoding"):
 //! lowerCamelCase names, unknown members ignored, 64-bit integers as text or number, `null` as
-//! absent.
+//! absent. A name may also be written as in the `.proto` files (`time_unix_nano`), as parsers of
+//! ProtoJSON accept it, although OTLP forbids it to senders.
 //!
 //! Each level is first cut out as raw text and then parsed, because data that concerns all parts of
 //! a message (the resource, the metric's name) may come after them. So the text is scanned about
@@ -25,37 +26,48 @@ struct Text<'d>(#[serde(borrow)] Cow<'d, str>);
 
 /// An object with some members as raw text.
 macro_rules! objects {
-    ($($name:ident { $($member:ident: $key:literal),* })*) => {$(
+    ($($name:ident { $($member:ident: $key:literal $(or $proto:literal)?),* })*) => {$(
         #[derive(Default, serde::Deserialize)]
         #[serde(default)]
-        struct $name<'d> { $(#[serde(borrow, rename = $key)] $member: Raw<'d>),* }
+        struct $name<'d> {
+            $(#[serde(borrow, rename = $key $(, alias = $proto)?)] $member: Raw<'d>),*
+        }
     )*};
 }
 
 objects! {
-    Request { resource_metrics: "resourceMetrics" }
+    Request { resource_metrics: "resourceMetrics" or "resource_metrics" }
     ResourceMetrics {
-        resource: "resource", scope_metrics: "scopeMetrics", before_0_15: "instrumentationLibraryMetrics"
+        resource: "resource",
+        scope_metrics: "scopeMetrics" or "scope_metrics",
+        before_0_15: "instrumentationLibraryMetrics" or "instrumentation_library_metrics"
     }
     Resource { attributes: "attributes" }
     ScopeMetrics { metrics: "metrics" }
     Metric {
         name: "name", gauge: "gauge", sum: "sum", histogram: "histogram",
-        exponential_histogram: "exponentialHistogram", summary: "summary"
+        exponential_histogram: "exponentialHistogram" or "exponential_histogram",
+        summary: "summary"
     }
-    Data { data_points: "dataPoints" }
+    Data { data_points: "dataPoints" or "data_points" }
     DataPoint {
-        attributes: "attributes", time: "timeUnixNano", double: "asDouble", int: "asInt", flags: "flags"
+        attributes: "attributes", time: "timeUnixNano" or "time_unix_nano",
+        double: "asDouble" or "as_double", int: "asInt" or "as_int", flags: "flags"
     }
     DistributionPoint {
-        attributes: "attributes", time: "timeUnixNano", count: "count", sum: "sum", min: "min", max: "max",
-        bucket_counts: "bucketCounts", positive: "positive", negative: "negative", quantiles: "quantileValues",
-        flags: "flags"
+        attributes: "attributes", time: "timeUnixNano" or "time_unix_nano",
+        count: "count", sum: "sum", min: "min", max: "max",
+        bucket_counts: "bucketCounts" or "bucket_counts",
+        positive: "positive", negative: "negative",
+        quantiles: "quantileValues" or "quantile_values", flags: "flags"
     }
-    Buckets { counts: "bucketCounts" }
+    Buckets { counts: "bucketCounts" or "bucket_counts" }
     Quantile { at: "quantile", value: "value" }
     KeyValue { key: "key", value: "value" }
-    AnyValue { string: "stringValue", bool: "boolValue", int: "intValue", double: "doubleValue" }
+    AnyValue {
+        string: "stringValue" or "string_value", bool: "boolValue" or "bool_value",
+        int: "intValue" or "int_value", double: "doubleValue" or "double_value"
+    }
 }
 
 /// The start of a parser's message.

@@ -479,3 +479,37 @@ fn histograms_keep_count_sum_min_and_max_and_name_what_is_dropped() {
     assert_eq!(format!("{same:?}"), format!("{:?}", &readings[..3]));
     assert_eq!(same_rejects.left_out(), rejects.left_out());
 }
+
+/// Parsers of protobuf's JSON accept a field's name as it is in the `.proto` file, too.
+#[test]
+fn names_in_snake_case_are_read_like_those_in_lower_camel_case() {
+    let camel = r#"{"resourceMetrics":[{"resource":{"attributes":[
+        {"key":"service.name","value":{"stringValue":"svc"}},{"key":"n","value":{"intValue":"7"}},
+        {"key":"b","value":{"boolValue":true}},{"key":"d","value":{"doubleValue":1.5}}]},
+        "scopeMetrics":[{"metrics":[
+        {"name":"a","gauge":{"dataPoints":[{"asDouble":1,"timeUnixNano":"1709290799123999999"}]}},
+        {"name":"i","sum":{"dataPoints":[{"asInt":"2","timeUnixNano":"1709290799123999999"}]}},
+        {"name":"h","histogram":{"dataPoints":[{"count":"3","sum":4,"bucketCounts":["1","2"]}]}},
+        {"name":"e","exponentialHistogram":{"dataPoints":[
+            {"count":"3","positive":{"bucketCounts":["1"]}}]}},
+        {"name":"s","summary":{"dataPoints":[
+            {"count":"3","quantileValues":[{"quantile":1,"value":9}]}]}}]}]}]}"#;
+    let mut snake = camel.to_owned();
+    for upper in 'A'..='Z' {
+        for lower in 'a'..='z' {
+            let lower_case = upper.to_ascii_lowercase();
+            snake = snake.replace(&format!("{lower}{upper}"), &format!("{lower}_{lower_case}"));
+        }
+    }
+    assert!(snake.contains("time_unix_nano") && !snake.contains("dataPoints"));
+    let (expected, rejects) = json(camel);
+    let (readings, same) = json(&snake);
+    assert_eq!((readings.len(), &readings), (5, &expected));
+    assert_eq!(readings[0].ts_ms, 1_709_290_799_123);
+    assert_eq!(
+        (same.total(), same.left_out()),
+        (rejects.total(), rejects.left_out())
+    );
+    let (_, rejects) = json(r#"{"resource_metrics":[{"instrumentation_library_metrics":[]}]}"#);
+    assert!(rejects.list()[0].detail.contains("0.15"));
+}
