@@ -68,7 +68,7 @@ pub(super) fn decode(
         )),
     };
     match malformed {
-        Ok(()) => points.finish(),
+        Ok(()) => points.finish(matches!(payload.trim_ascii(), b"" | b"{}")),
         Err((reason, detail)) => {
             out.rollback(mark);
             rejects.push(0, reason, detail);

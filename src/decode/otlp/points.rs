@@ -25,6 +25,10 @@ const INDISTINCT: &str = "points of one metric and time differ only in their att
 const BUCKETS: &str = "of histograms and summaries count, sum, min and max are stored; their \
     buckets and quantiles are not";
 
+/// The hint for the sender if a request that is not empty has no point.
+const NO_POINTS: &str = "the request has no data point of a metric, so nothing is stored; its \
+    members must be named as in ExportMetricsServiceRequest";
+
 /// The value of a point.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Number {
@@ -195,8 +199,11 @@ impl<'a> Points<'a> {
         self.index += 1;
     }
 
-    /// Rejects the points beyond the limit.
-    pub(super) fn finish(self) {
+    /// Rejects the points beyond the limit. `is_empty`: the request was meant to have none.
+    pub(super) fn finish(self, is_empty: bool) {
+        if self.index == 0 && !is_empty {
+            self.rejects.hint(NO_POINTS);
+        }
         if self.beyond > 0 {
             let max = self.cx.limits.batch_max_readings;
             let detail = format!(

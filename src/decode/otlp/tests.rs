@@ -513,3 +513,27 @@ fn names_in_snake_case_are_read_like_those_in_lower_camel_case() {
     let (_, rejects) = json(r#"{"resource_metrics":[{"instrumentation_library_metrics":[]}]}"#);
     assert!(rejects.list()[0].detail.contains("0.15"));
 }
+
+/// Another signal, or names that no version of the protocol has.
+#[test]
+fn a_request_without_a_data_point_is_reported() {
+    for payload in [
+        r#"{"resourceSpans":[{"scopeSpans":[]}]}"#,
+        r#"{"ResourceMetrics":[{}]}"#,
+        r#"{"resourceMetrics":[{"scopeMetrics":[{"metrics":[{"name":"a","gauge":{"points":[1]}}]}]}]}"#,
+    ] {
+        let (readings, rejects) = json(payload);
+        assert_eq!((readings.len(), rejects.total()), (0, 0));
+        assert!(
+            rejects
+                .hints()
+                .iter()
+                .any(|hint| hint.contains("no data point")),
+            "{payload}: {:?}",
+            rejects.hints()
+        );
+    }
+    for empty in ["{}", " {}\n"] {
+        assert_eq!(json(empty).1.hints(), [] as [&str; 0], "{empty}");
+    }
+}
