@@ -168,6 +168,10 @@ impl Rejects {
         self.left_out.append(left_out);
     }
 
+    pub(super) fn leave_out_member(&mut self, name: &str) {
+        self.left_out.add(name, 1);
+    }
+
     /// Elements that need not be stored: without a value, or equal to another one.
     pub fn skipped(&self) -> usize {
         self.skipped

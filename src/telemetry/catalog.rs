@@ -98,7 +98,8 @@ pub const METRICS: &[Metric] = &[
         unreadable time in a format that allows it."),
     counter("hourbucket_values_left_out_total", &["source"], "values", "Members of decoded \
         readings that are not stored: beside an object values, nested with native.nested = \
-        leave-out, bytes, the buckets of histograms, and texts of line protocol that are too long."),
+        leave-out, bytes, the buckets of histograms, texts of line protocol that are too long, and \
+        samples of remote write without a finite number."),
     counter("hourbucket_messages_empty_total", &["source"], "messages", "MQTT messages without a \
         payload, which hold no reading: a sign-off, or a retained message that is cleared."),
     counter("hourbucket_readings_duplicate_total", &[], "readings", "Accepted readings that were \

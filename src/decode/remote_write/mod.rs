@@ -6,8 +6,9 @@
 //!   by `/`. With `remote_write.other_labels = "sensor_id"` the other labels are appended, so that
 //!   every series is a field of a separate sensor.
 //! - tags: every label but `__name__`.
-//! - Stale markers are skipped; they end a series and have no value. Other values that are not
-//!   finite are rejected, and every native histogram. Metadata and exemplars are ignored.
+//! - A value that is not finite is left out and counted: a stale marker, which only ends a series,
+//!   and a NaN or infinity, which rules yield all the time and Prometheus expects to be accepted.
+//!   Every native histogram is rejected. Metadata and exemplars are ignored.
 //!
 //! Samples of one sensor, time and set of tags become one reading, or several if there are more
 //! than `limits.fields_max`. The fields are sorted by name. So a request that is sent again yields

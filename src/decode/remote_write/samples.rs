@@ -14,8 +14,6 @@ use crate::model::{BatchBuilder, ValueRef};
 
 /// The label that is the metric's name.
 const NAME: &str = "__name__";
-/// The value that ends a series (Prometheus, `model/value`: `StaleNaN`).
-const STALE_NAN: u64 = 0x7ff0_0000_0000_0002;
 /// Labels of one series; no more could be tags anyway.
 const LABELS_MAX: usize = 128;
 /// Between the values of several labels in a sensor's id.
@@ -101,7 +99,9 @@ impl<'a, 'd> Samples<'a, 'd> {
     pub(super) fn sample(&mut self, ts_ms: i64, value: f64) {
         let index = self.index;
         self.index += 1;
-        if value.to_bits() == STALE_NAN {
+        if !value.is_finite() {
+            let name = self.name();
+            self.rejects.leave_out_member(name);
             self.rejects.skip(1);
         } else if !self.quota.refuses(index) {
             match self.take(ts_ms, value, index) {
@@ -114,12 +114,7 @@ impl<'a, 'd> Samples<'a, 'd> {
     /// Rejects the native histograms of the series.
     pub(super) fn histograms(&mut self, count: usize) {
         if count > 0 {
-            let name = self
-                .series
-                .labels
-                .iter()
-                .find(|label| label.name == NAME)
-                .map_or("", |label| label.value);
+            let name = self.name();
             let detail = format!(
                 "{} is a native histogram; only numbers are supported",
                 excerpt(name)
@@ -128,6 +123,14 @@ impl<'a, 'd> Samples<'a, 'd> {
                 .push_many(self.index, count, RejectReason::UnsupportedMetric, detail);
             self.index += count;
         }
+    }
+
+    /// The metric of the current series.
+    fn name(&self) -> &'d str {
+        let mut labels = self.series.labels.iter();
+        labels
+            .find(|label| label.name == NAME)
+            .map_or("", |label| label.value)
     }
 
     fn take(&mut self, ts_ms: i64, value: f64, index: usize) -> Result<(), Fault> {
@@ -139,13 +142,6 @@ impl<'a, 'd> Samples<'a, 'd> {
                 found
             }
         };
-        if !value.is_finite() {
-            let detail = format!(
-                "{} is {value}, which is not a finite number",
-                excerpt(field)
-            );
-            return Err(Fault::new(RejectReason::NotFinite, detail));
-        }
         let ts_ms = time::accepted(i128::from(ts_ms), self.cx)?;
         self.list.push(Sample {
             sensor,

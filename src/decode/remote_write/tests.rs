@@ -206,21 +206,24 @@ fn what_is_no_number_is_skipped_or_rejected_and_the_rest_is_kept() {
     );
     assert_eq!(
         rejects.skipped(),
-        2,
-        "the stale marker, and a sample that repeats another one"
+        4,
+        "the stale marker, NaN, an infinity, and a sample that repeats another one"
+    );
+    assert_eq!(
+        (rejects.left_out().total(), rejects.left_out().names()),
+        (3, &["temp".to_owned()][..])
     );
     let all: Vec<_> = rejects.by_reason().to_vec();
     assert_eq!(
         all,
         [
-            (RejectReason::NotFinite, 2),
             (RejectReason::TooOld, 1),
             (RejectReason::UnsupportedMetric, 3)
         ]
     );
     assert_eq!(
         rejects.list().iter().map(|r| r.index).collect::<Vec<_>>(),
-        [2, 3, 5, 7]
+        [5, 7]
     );
 }
 

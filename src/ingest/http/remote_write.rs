@@ -2,7 +2,8 @@
 //!
 //! The statuses follow from how its senders react
 //! (prometheus.io/docs/specs/prw/remote_write_spec_2_0, "Retries"):
-//! - 204: every sample is durable. Stale markers and exact repetitions count as written.
+//! - 204: every sample is durable. Stale markers, other values that are not finite, and exact
+//!   repetitions count as written: Prometheus could do nothing about them.
 //! - 400: some samples or histograms, or the whole request, can never be accepted; the others are
 //!   durable. The sender must not send them again.
 //! - 503 with Retry-After, also when other routes answer 408 or 429: Prometheus drops samples on
