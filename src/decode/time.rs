@@ -456,28 +456,15 @@ fn parse(text: &str) -> Option<Parsed> {
         return None;
     }
     let days = NaiveDate::from_ymd_opt(i32::try_from(year).ok()?, month, day)?.to_epoch_days();
+    // A leap second (RFC 3339 §5.7) counts as the following second, as in POSIX: times stay in
+    // order. So does a second 60 elsewhere, because senders that round 59.9 to 60 are far more
+    // frequent than leap seconds, and which minutes have one is announced half a year before.
     let whole_ms = i64::from(days) * DAY_MS + i64::from(hour * 3600 + minute * 60 + second) * 1000;
-    // Without an offset it is unknown whether this minute has a leap second.
-    if second == 60
-        && !offset_minutes.is_some_and(|minutes| after_leap_second(whole_ms - minutes * 60_000))
-    {
-        return None;
-    }
     // A fraction counts forward, also before 1970, so adding it to the whole seconds rounds down.
     Some(Parsed {
         local_ms: whole_ms + fraction_ms,
         offset_minutes,
     })
-}
-
-/// Leap seconds occur at the end of June or December (RFC 3339 §5.7). As in POSIX, they count as
-/// the following second.
-fn after_leap_second(ms: i64) -> bool {
-    let days = ms.div_euclid(DAY_MS);
-    let date = i32::try_from(days)
-        .ok()
-        .and_then(NaiveDate::from_epoch_days);
-    ms.rem_euclid(DAY_MS) == 0 && date.is_some_and(|d| d.day() == 1 && matches!(d.month(), 1 | 7))
 }
 
 struct Text<'a>(&'a [u8]);
