@@ -3,7 +3,7 @@
 //!
 //! Every event is counted (`hourbucket_audit_events_total`) and written to the normal log with the
 //! target `audit`, a few lines a minute of each kind. With `audit.file` it is also written there,
-//! one JSON object per line ([`super::audit_file`]), for tools such as fail2ban and for the record.
+//! one JSON object per line ([`super::audit_file`]), for tools that ban addresses and for the record.
 //!
 //! A stranger can cause these events any number of times, so:
 //! - The file has limits: `audit.lines_per_second` for each kind, so that one kind hides no other,

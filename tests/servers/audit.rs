@@ -1,6 +1,6 @@
 //! The audit log of the service: the actions of strangers, senders and readers are in its file,
-//! with their address and without secrets; the file can be rotated; fail2ban finds the addresses to
-//! ban in it, and no others.
+//! with their address and without secrets; the file can be rotated; a tool that bans addresses
+//! finds those to ban in it, and no others.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -138,36 +138,20 @@ fn write_tokens(dir: &Path, tokens: &[(&str, &str)]) {
     .unwrap();
 }
 
-/// The addresses that fail2ban finds in a file with the shipped filter, one for each match.
-fn fail2ban(log: &Path) -> Vec<String> {
-    let tools = std::env::var_os("HOURBUCKET_TOOLS")
-        .map_or_else(|| Path::new(".tools").to_owned(), PathBuf::from);
-    let dir = std::env::var_os("HOURBUCKET_FAIL2BAN")
-        .map_or_else(|| tools.join("fail2ban-1.0.2"), PathBuf::from);
-    let output = Command::new("python3")
-        .arg(dir.join("usr/bin/fail2ban-regex"))
-        .args([
-            "-c".as_ref(),
-            dir.join("etc/fail2ban").as_os_str(),
-            "-o".as_ref(),
-            "<ip>".as_ref(),
-        ])
-        .arg(log)
-        .arg(concat!(
-            env!("CARGO_MANIFEST_DIR"),
-            "/deploy/fail2ban/filter.d/hourbucket.conf"
-        ))
-        .env("PYTHONPATH", dir.join("usr/lib/python3/dist-packages"))
-        .env("PYTHONDONTWRITEBYTECODE", "1")
-        .output()
-        .expect("python3 must start");
-    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
-    let error = String::from_utf8_lossy(&output.stderr);
-    assert!(
-        output.status.success() && error.is_empty(),
-        "fail2ban-regex (tests/run.sh gets it): {printed}{error}"
-    );
-    printed.lines().map(str::to_owned).collect()
+/// The addresses that a tool finds in a file which matches on what docs/security.md names, one for
+/// each line that matches.
+fn to_ban(log: &Path) -> Vec<String> {
+    let address = |line: &str| {
+        let (_, event) = line.split_once(",\"event\":\"")?;
+        let (event, rest) = event.split_once("\",\"address\":\"")?;
+        let (address, rest) = rest.split_once('"')?;
+        let guessed = ["invalid_token", "malformed_token", "wrong_credentials"]
+            .iter()
+            .any(|reason| rest.contains(&format!("\"reason\":\"{reason}\"")));
+        (event == "address_paused" || event == "auth_failed" && guessed).then(|| address.to_owned())
+    };
+    let text = std::fs::read_to_string(log).unwrap();
+    text.lines().filter_map(address).collect()
 }
 
 /// Everything that the audit log is about, once. A device stays connected.
@@ -264,7 +248,7 @@ fn has(line: &Json, fields: &[(&str, &str)]) -> bool {
 }
 
 #[test]
-fn every_event_is_in_the_file_once_and_fail2ban_finds_the_failures() {
+fn every_event_is_in_the_file_once_and_the_addresses_to_ban_are_found() {
     let rig = Rig::start("audit");
     let device = act(&rig);
     // d1 is revoked, and the file rotated.
@@ -316,8 +300,8 @@ fn every_event_is_in_the_file_once_and_fail2ban_finds_the_failures() {
         );
     }
     // Wrong and malformed ones, on three ports; not the expired token.
-    assert_eq!(fail2ban(&rotated), ["127.0.0.1"; 6]);
-    assert_eq!(fail2ban(&rig.file()), [""; 0]);
+    assert_eq!(to_ban(&rotated), ["127.0.0.1"; 6]);
+    assert_eq!(to_ban(&rig.file()), [""; 0]);
     let metrics = rig.service.metrics();
     for (event, n) in [
         ("auth_failed", 7.0),
@@ -517,7 +501,7 @@ fn behind_a_proxy_the_address_that_it_names_is_recorded_paused_and_banned() {
         of("connection_refused"),
         ["http 127.0.0.1", "listen.mqtt 127.0.0.1"]
     );
-    let mut banned = fail2ban(&rig.file());
+    let mut banned = to_ban(&rig.file());
     banned.sort();
     banned.dedup();
     assert_eq!(

@@ -7,7 +7,7 @@
 # come from apt-get, as root or through sudo; without either, the message names the packages to install.
 #
 # Each ensure_NAME sets and exports variables that the tests read: HOURBUCKET_MONGOD, HOURBUCKET_MONGOD44 with
-# HOURBUCKET_MONGOD44_LIB, HOURBUCKET_MOSQUITTO, HOURBUCKET_FAIL2BAN, HOURBUCKET_PROMETHEUS with HOURBUCKET_PROMTOOL, HOURBUCKET_MONGOSH,
+# HOURBUCKET_MONGOD44_LIB, HOURBUCKET_MOSQUITTO, HOURBUCKET_PROMETHEUS with HOURBUCKET_PROMTOOL, HOURBUCKET_MONGOSH,
 # HOURBUCKET_CHROMIUM with
 # HOURBUCKET_PLAYWRIGHT_PYTHONPATH, HOURBUCKET_PYTHONPATH, HOURBUCKET_INFLUXDB_PYTHONPATH and
 # HOURBUCKET_SCHEMATHESIS_PYTHONPATH.
@@ -34,11 +34,6 @@ PROMETHEUS_VERSION=2.42.0
 PROMETHEUS_DEB=prometheus_2.42.0+ds-5+deb12u1_amd64.deb
 PROMETHEUS_DEB_SHA256=81d59a24fce84f7fbe97a45a4f2914b6a5881b5cd1db2a6a0e129e515e1a5f55
 PROMETHEUS_POOLS=(http://deb.debian.org/debian/pool/main/p/prometheus http://archive.debian.org/debian/pool/main/p/prometheus)
-# For the test of deploy/fail2ban: only its Python package and its settings are used, nothing is installed.
-FAIL2BAN_VERSION=1.0.2
-FAIL2BAN_DEB=fail2ban_1.0.2-2_all.deb
-FAIL2BAN_DEB_SHA256=9717b7aeef7b00f0df4c76045cd6dab2755cbe9fc99dbfe3cd114126880ec7f7
-FAIL2BAN_POOLS=(http://deb.debian.org/debian/pool/main/f/fail2ban http://archive.debian.org/debian/pool/main/f/fail2ban)
 # The demo's own client side: it reads MongoDB and counts the broker's acknowledgements itself.
 PYTHON_PACKAGES=(pymongo==4.20.0 paho-mqtt==2.2.0)
 CARGO_DEB_VERSION=3.8.0
@@ -519,27 +514,6 @@ fetch_prometheus() {
     unlock_tools
 }
 
-# fail2ban, for the test of its filter: a directory with usr/bin/fail2ban-regex and what it needs.
-ensure_fail2ban() {
-    local dir=$TOOLS/fail2ban-$FAIL2BAN_VERSION partial=$TOOLS/partial/fail2ban
-    if [[ -z ${HOURBUCKET_FAIL2BAN:-} && ! -x $dir/usr/bin/fail2ban-regex ]]; then
-        lock_tools
-        step "downloading fail2ban $FAIL2BAN_VERSION (the package $FAIL2BAN_DEB, 0.5 MB) into $TOOLS"
-        if ! fetch_deb "$FAIL2BAN_DEB" "$FAIL2BAN_DEB_SHA256" "${FAIL2BAN_POOLS[@]}" 2>/dev/null; then
-            as_root apt-get -q update >/dev/null 2>&1
-            # shellcheck disable=SC2016  # $1 is for the inner shell
-            run_child bash -c 'cd "$1" && exec apt-get -q download fail2ban' - "$TOOLS/partial" >/dev/null 2>&1 ||
-                fail "could not download $FAIL2BAN_DEB, nor apt-get another; set HOURBUCKET_FAIL2BAN"
-        fi
-        command -v dpkg-deb >/dev/null || apt_install "dpkg" dpkg
-        run_child dpkg-deb -x "$(echo "$TOOLS"/partial/fail2ban_*.deb)" "$partial" || fail "could not unpack $FAIL2BAN_DEB"
-        rm -rf "$dir"
-        mv "$partial" "$dir"
-        unlock_tools
-    fi
-    export HOURBUCKET_FAIL2BAN=${HOURBUCKET_FAIL2BAN:-$dir}
-}
-
 # ---- for tests/deploy.sh -----------------------------------------------------------------------------------------
 
 # ensure_packages WHY PROGRAM=PACKAGE...: Debian packages of missing programs.
@@ -691,7 +665,6 @@ ensure_test_tools() {
     ensure_mongod44
     ensure_mosquitto
     ensure_prometheus
-    ensure_fail2ban
     ensure_python
     ensure_influxdb_client
     ensure_otlp_client
