@@ -25,11 +25,12 @@ mkdir -p "$out"
 # between machines.
 cargo_home=${CARGO_HOME:-$HOME/.cargo}
 sysroot=$(rustc --print sysroot)
-remap="--remap-path-prefix=$REPO=/hourbucket --remap-path-prefix=$target=/target"
-remap+=" --remap-path-prefix=$cargo_home=/cargo --remap-path-prefix=$sysroot=/rust"
-export RUSTFLAGS="$remap"
 # If two prefixes match, the last one wins, in rustc and in the C compiler.
-export CFLAGS="-ffile-prefix-map=$REPO=/hourbucket -ffile-prefix-map=$target=/target -ffile-prefix-map=$cargo_home=/cargo"
+prefixes=("$REPO=/hourbucket" "$target=/target" "$cargo_home=/cargo")
+# Unlike RUSTFLAGS and plain CFLAGS, these two take paths with spaces.
+CARGO_ENCODED_RUSTFLAGS=$(printf -- '--remap-path-prefix=%s\x1f' "${prefixes[@]}")--remap-path-prefix=$sysroot=/rust
+CFLAGS=$(printf -- "'-ffile-prefix-map=%s' " "${prefixes[@]//\'/\'\\\'\'}")
+export CARGO_ENCODED_RUSTFLAGS CFLAGS CC_SHELL_ESCAPED_FLAGS=1
 SOURCE_DATE_EPOCH=$(git log -1 --format=%ct 2>/dev/null || echo 0)
 export SOURCE_DATE_EPOCH CARGO_INCREMENTAL=0 LC_ALL=C TZ=UTC
 

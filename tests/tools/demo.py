@@ -8,6 +8,7 @@ import argparse
 import os
 import re
 import secrets
+import shlex
 import shutil
 import signal
 import sys
@@ -231,7 +232,7 @@ class Demo:
         print(f"  configuration {service.config}")
         print(f"  logs          {self.directory}/*.log")
         headline("To stop it and remove everything")
-        print(f"  {os.environ['DEMO_COMMAND']} --stop {self.directory}")
+        print(f"  {shlex.join([os.environ['DEMO_COMMAND'], '--stop', self.directory])}")
 
     def end(self):
         """Ends everything immediately; the stored data is no longer needed."""

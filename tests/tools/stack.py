@@ -273,7 +273,8 @@ exec /opt/mongod --dbpath /data/db --wiredTigerCacheSizeGB 0.5 "$@"
                 process.wait()
         if self.arguments.logs:
             os.makedirs(self.arguments.logs, exist_ok=True)
-            subprocess.run(f"cp {self.directory}/*.log {self.arguments.logs}/", shell=True, check=False)
+            for name in self.processes:
+                shutil.copy(f"{self.directory}/{name}.log", self.arguments.logs)
         shutil.rmtree(self.directory, ignore_errors=True)
 
 
