@@ -1,5 +1,5 @@
-//! A minimal HTTP/1.1 client: requests are prepared bytes, responses have a length. A client
-//! library would use more CPU time than some of the measured services.
+//! A minimal HTTP/1.1 client: requests are prepared bytes, responses have a length or come in
+//! chunks. A client library would use more CPU time than some of the measured services.
 
 use std::io::{Error, ErrorKind, Read, Result, Write};
 use std::net::TcpStream;
@@ -42,10 +42,21 @@ impl Connection {
                 return Err(bad("response head too long"));
             }
         };
-        while self.buffer.len() < head_len + length {
-            self.more()?;
+        match length {
+            Some(length) => {
+                while self.buffer.len() < head_len + length {
+                    self.more()?;
+                }
+                Ok((status, &self.buffer[head_len..head_len + length]))
+            }
+            None => loop {
+                if let Some(body) = chunks(&self.buffer[head_len..]) {
+                    self.buffer = body;
+                    return Ok((status, &self.buffer));
+                }
+                self.more()?;
+            },
         }
-        Ok((status, &self.buffer[head_len..head_len + length]))
     }
 
     fn more(&mut self) -> Result<()> {
@@ -93,18 +104,36 @@ fn bad(what: &str) -> Error {
     Error::new(ErrorKind::InvalidData, what.to_owned())
 }
 
-/// Status and length of the body.
-fn head(bytes: &[u8]) -> Result<(u16, usize)> {
+/// The chunks of a whole body, joined; `None` if the last one, which is empty, is not there yet.
+fn chunks(mut bytes: &[u8]) -> Option<Vec<u8>> {
+    let mut body = vec![];
+    loop {
+        let end = bytes.windows(2).position(|w| w == b"\r\n")?;
+        let length = std::str::from_utf8(&bytes[..end]).ok()?;
+        let length = usize::from_str_radix(length, 16).ok()?;
+        let chunk = bytes.get(end + 2..end + 2 + length)?;
+        bytes = bytes.get(end + 2 + length..)?.strip_prefix(b"\r\n")?;
+        if length == 0 {
+            return Some(body);
+        }
+        body.extend_from_slice(chunk);
+    }
+}
+
+/// Status and length of the body; no length if it comes in chunks.
+fn head(bytes: &[u8]) -> Result<(u16, Option<usize>)> {
     let text = std::str::from_utf8(bytes).map_err(|_| bad("response head is not UTF-8"))?;
     let status = status(text)?;
-    let length = text.split("\r\n").skip(1).find_map(|line| {
-        let (name, value) = line.split_once(':')?;
-        name.eq_ignore_ascii_case("content-length")
-            .then(|| value.trim().parse::<usize>().ok())?
-    });
+    let header = |wanted: &str| {
+        let lines = text.split("\r\n").skip(1);
+        let mut headers = lines.filter_map(|line| line.split_once(':'));
+        headers.find_map(|(name, value)| name.eq_ignore_ascii_case(wanted).then(|| value.trim()))
+    };
+    let length = header("content-length").and_then(|value| value.parse().ok());
     match (status, length) {
-        (_, Some(length)) => Ok((status, length)),
-        (204 | 304, None) => Ok((status, 0)),
+        (_, Some(length)) => Ok((status, Some(length))),
+        (204 | 304, None) => Ok((status, Some(0))),
+        _ if header("transfer-encoding") == Some("chunked") => Ok((status, None)),
         _ => Err(bad("response without a content length")),
     }
 }
@@ -125,10 +154,18 @@ mod tests {
     fn heads_are_understood() {
         assert_eq!(
             head(b"HTTP/1.1 200 OK\r\ncontent-LENGTH: 12\r\nx: y").unwrap(),
-            (200, 12)
+            (200, Some(12))
         );
-        assert_eq!(head(b"HTTP/1.1 204 No Content").unwrap(), (204, 0));
-        assert!(head(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked").is_err());
+        assert_eq!(head(b"HTTP/1.1 204 No Content").unwrap(), (204, Some(0)));
+        let chunked = head(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked");
+        assert_eq!(chunked.unwrap(), (200, None));
         assert!(head(b"nonsense").is_err());
+    }
+
+    #[test]
+    fn chunks_are_joined_when_all_are_there() {
+        let all = b"3\r\nabc\r\na\r\n0123456789\r\n00\r\n\r\n";
+        assert_eq!(chunks(all).unwrap(), b"abc0123456789");
+        assert!((0..all.len()).all(|n| chunks(&all[..n]).is_none()));
     }
 }

@@ -1,5 +1,7 @@
 //! Resources used by a process, from `/proc`, including all its threads and those that have ended.
 
+use std::time::{Duration, Instant};
+
 use serde::Serialize;
 
 /// The unit of CPU time in `/proc` (USER_HZ), which the kernel fixes for user space.
@@ -62,6 +64,23 @@ pub(crate) fn of(pid: u32) -> Option<Usage> {
         written_bytes: number(&io, "write_bytes:")?,
         threads: number(&status, "Threads:")?,
     })
+}
+
+/// Follows a process until it has exited, calling `each` meanwhile; returns its usage, or `None` if
+/// it runs longer.
+pub(crate) fn until_ended(pid: u32, within: Duration, mut each: impl FnMut()) -> Option<Usage> {
+    let begun = Instant::now();
+    let mut usage = Usage::default();
+    while !ended(pid) {
+        if begun.elapsed() > within {
+            return None;
+        }
+        usage = of(pid).unwrap_or(usage);
+        each();
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    usage.cpu_s = cpu_s(pid).unwrap_or(usage.cpu_s);
+    Some(usage)
 }
 
 /// Number of open files of a process, sockets included.

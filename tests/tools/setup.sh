@@ -551,16 +551,16 @@ ensure_packages() {
     unlock_tools
 }
 
-# go_tool NAME MODULE: builds the program of a module into $TOOLS/go-bin; sets GO_TOOL to its path.
+# go_tool NAME MODULE [TAGS]: builds the program of a module into $TOOLS/go-bin; sets GO_TOOL to its path.
 go_tool() {
-    local name=$1 module=$2 log
+    local name=$1 module=$2 tags=${3:-} log
     GO_TOOL=$TOOLS/go-bin/$name-${module##*@}
     [[ -x $GO_TOOL ]] && return
     command -v go >/dev/null || fail "go is missing, which builds $name; install Go 1.26 or later"
     lock_tools
     step "building $name from $module"
     log=$TOOLS/partial/go.log
-    GOBIN=$TOOLS/partial/bin GOFLAGS=-buildvcs=false run_child go install "$module" >"$log" 2>&1 || {
+    GOBIN=$TOOLS/partial/bin GOFLAGS=-buildvcs=false run_child go install -tags "$tags" "$module" >"$log" 2>&1 || {
         tail -n 15 "$log" >&2
         fail "go could not build $module (above)"
     }

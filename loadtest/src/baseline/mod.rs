@@ -7,6 +7,7 @@
 
 pub(crate) mod acknowledge;
 mod bson;
+pub(crate) mod other_stores;
 pub(crate) mod telegraf;
 
 use std::sync::Arc;

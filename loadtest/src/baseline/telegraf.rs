@@ -1,6 +1,7 @@
 //! Telegraf between a broker and MongoDB (`mqtt_consumer` to `mongodb`), if it is on the path.
 //!
-//! It gets fewer messages than the other baselines, because it stores each with a separate insert.
+//! By default it stores each message with a separate insert; with `write_batch`, which it has since
+//! version 1.38, those of a batch with one.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -32,7 +33,7 @@ pub(crate) fn binary() -> Option<PathBuf> {
 
 /// As its documentation advises for messages that must not be lost: QoS 1, a persistent session,
 /// and acknowledgement after the write. The limits allow batches of 1,000.
-fn config(broker_port: u16, uri: &str) -> String {
+fn config(broker_port: u16, uri: &str, write_batch: bool) -> String {
     format!(
         r#"[agent]
 interval = "1s"
@@ -54,19 +55,24 @@ json_time_format = "unix_ms"
 dsn = "{uri}&w=majority&journal=true"
 database = "{DATABASE}"
 granularity = "seconds"
+write_batch = {write_batch}
 "#
     )
 }
 
 /// Publishes `messages` of the scenario, and waits until all are stored.
-pub(crate) async fn run(spec: &Spec, messages: u64) -> Result<Delivered, Failure> {
+pub(crate) async fn run(
+    spec: &Spec,
+    messages: u64,
+    write_batch: bool,
+) -> Result<Delivered, Failure> {
     let binary = binary().ok_or("no telegraf on the path; set HOURBUCKET_TELEGRAF")?;
     let mongod = Mongod::start().await?;
     let broker = Mosquitto::start()?;
     let mut telegraf = Process::new("telegraf");
     std::fs::write(
         telegraf.dir().join("telegraf.conf"),
-        config(broker.port, &mongod.uri()),
+        config(broker.port, &mongod.uri(), write_batch),
     )?;
     telegraf.spawn(Command::new(binary).args(["--config", "telegraf.conf"]));
     subscribed(&mut telegraf)?;

@@ -13,6 +13,7 @@ use serde::Serialize;
 use self::part::{ALL, PartResult, name};
 use self::targets::Target;
 use crate::Failure;
+use crate::baseline::other_stores::{self, OtherStore};
 use crate::baseline::{self, Way, acknowledge, telegraf};
 use crate::latency::Latency;
 use crate::report::Report;
@@ -25,6 +26,7 @@ pub(crate) use self::part::Part;
 const BASELINE_S: f64 = 10.0;
 const BASELINE_SHORT_S: f64 = 0.5;
 const TELEGRAF_MESSAGES: u64 = 20_000;
+const TELEGRAF_BATCH_MESSAGES: u64 = 200_000;
 const TELEGRAF_MESSAGES_SHORT: u64 = 500;
 
 #[derive(Debug, Clone, Serialize)]
@@ -46,8 +48,8 @@ pub(crate) async fn compare(
         .filter(|part| only.is_empty() || only.contains(part))
     {
         eprintln!("{}:", name(part));
-        if part == Part::Telegraf && telegraf::binary().is_none() {
-            eprintln!("  skipped: not on the path; set HOURBUCKET_TELEGRAF");
+        if let Some(missing) = missing(part) {
+            eprintln!("  skipped: {missing} is not here; loadtest/others.sh gets it");
             continue;
         }
         let result = one(part, short, options)
@@ -58,6 +60,7 @@ pub(crate) async fn compare(
             PartResult::Acknowledge(d) | PartResult::Telegraf(d) => {
                 eprintln!("  {:.0} messages/s", d.per_s())
             }
+            PartResult::OtherStore(o) => eprintln!("  {:.0} readings/s", o.per_s()),
             PartResult::Service(report) => {
                 report.lines().iter().for_each(|line| eprintln!("  {line}"))
             }
@@ -71,6 +74,17 @@ pub(crate) async fn compare(
         parts,
         targets,
     })
+}
+
+/// The program that a part needs and that is not here.
+fn missing(part: Part) -> Option<&'static str> {
+    let (name, program) = match part {
+        Part::Telegraf | Part::TelegrafBatch => ("Telegraf", telegraf::binary()),
+        Part::Questdb => ("QuestDB", OtherStore::Questdb.program()),
+        Part::VictoriaMetrics => ("VictoriaMetrics", OtherStore::VictoriaMetrics.program()),
+        _ => return None,
+    };
+    program.is_none().then_some(name)
 }
 
 async fn one(part: Part, short: bool, options: &Options) -> Result<PartResult, Failure> {
@@ -105,15 +119,23 @@ async fn one(part: Part, short: bool, options: &Options) -> Result<PartResult, F
         }
         Part::GatewayHalf => service(spec("gateway-line")?).await,
         Part::Acknowledge => Ok(PartResult::Acknowledge(acknowledge::run(&spec("fleet")?)?)),
-        Part::Telegraf => {
-            let messages = if short {
-                TELEGRAF_MESSAGES_SHORT
-            } else {
-                TELEGRAF_MESSAGES
+        Part::Questdb | Part::VictoriaMetrics => {
+            let store = match part {
+                Part::Questdb => OtherStore::Questdb,
+                _ => OtherStore::VictoriaMetrics,
             };
-            Ok(PartResult::Telegraf(
-                telegraf::run(&spec("fleet")?, messages).await?,
-            ))
+            let ingested = other_stores::run(store, &spec("gateway-line")?)?;
+            Ok(PartResult::OtherStore(ingested))
+        }
+        Part::Telegraf | Part::TelegrafBatch => {
+            let write_batch = part == Part::TelegrafBatch;
+            let messages = match (short, write_batch) {
+                (true, _) => TELEGRAF_MESSAGES_SHORT,
+                (_, true) => TELEGRAF_BATCH_MESSAGES,
+                (_, false) => TELEGRAF_MESSAGES,
+            };
+            let delivered = telegraf::run(&spec("fleet")?, messages, write_batch).await?;
+            Ok(PartResult::Telegraf(delivered))
         }
         Part::GatewayStored
         | Part::DirectMqtt
@@ -175,8 +197,8 @@ impl Comparison {
     /// The measurements and the targets, as Markdown.
     pub(crate) fn markdown(&self) -> Vec<String> {
         let mut lines = vec![
-            "CPU-s are per million readings; *client* is the bare driver loop of a baseline, or \
-             the service."
+            "CPU-s are per million readings; *client* is the bare driver loop of a baseline, the \
+             service, or the other store; *written* is by that store or mongod."
                 .to_owned(),
             String::new(),
         ];
@@ -186,6 +208,7 @@ impl Comparison {
                 .iter()
                 .map(|(part, result)| table::row(*part, result)),
         );
+        lines.extend(table::answers(&self.parts));
         lines.extend(table::by_rate(&self.parts));
         lines.push(String::new());
         lines.push("| what | target | measured | |".into());

@@ -4,6 +4,7 @@ use serde::Serialize;
 
 use crate::baseline::Outcome;
 use crate::baseline::acknowledge::Delivered;
+use crate::baseline::other_stores::Ingested;
 use crate::report::Report;
 
 /// The parts of the comparison, in the order of execution.
@@ -22,6 +23,10 @@ pub(crate) enum Part {
     Gateway,
     /// (d) with line protocol
     GatewayLine,
+    /// The same bodies to QuestDB, if there is one
+    Questdb,
+    /// The same bodies to VictoriaMetrics, if it is on the path
+    VictoriaMetrics,
     /// (e) hourbucket, time-series mode
     GatewayTimeseries,
     /// (d) with line protocol, at half of its rate
@@ -42,6 +47,8 @@ pub(crate) enum Part {
     Fleet,
     /// (g) Telegraf, if it is on the path
     Telegraf,
+    /// (g) with `write_batch`
+    TelegrafBatch,
     /// A million sensors
     Wide,
     /// The same in time-series mode
@@ -54,13 +61,15 @@ pub(crate) enum Part {
     Outage,
 }
 
-pub(super) const ALL: [Part; 19] = [
+pub(super) const ALL: [Part; 22] = [
     Part::Naive,
     Part::Arrival,
     Part::Sorted,
     Part::Pages,
     Part::Gateway,
     Part::GatewayLine,
+    Part::Questdb,
+    Part::VictoriaMetrics,
     Part::GatewayTimeseries,
     Part::GatewayHalf,
     Part::GatewayStored,
@@ -70,6 +79,7 @@ pub(super) const ALL: [Part; 19] = [
     Part::Acknowledge,
     Part::Fleet,
     Part::Telegraf,
+    Part::TelegrafBatch,
     Part::Wide,
     Part::WideTimeseries,
     Part::Wide1k,
@@ -83,6 +93,7 @@ pub(super) enum PartResult {
     Baseline(Outcome),
     Acknowledge(Delivered),
     Telegraf(Delivered),
+    OtherStore(Ingested),
     Service(Box<Report>),
     /// The part could not be run; the comparison continues.
     Failed(String),

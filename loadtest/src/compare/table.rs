@@ -4,12 +4,14 @@
 use super::part::{Part, PartResult, name};
 use crate::baseline::Outcome;
 use crate::baseline::acknowledge::Delivered;
+use crate::baseline::other_stores::{Ingested, OtherStore};
+use crate::baseline::telegraf as telegraf_program;
 use crate::latency::Latency;
 use crate::report::{PhaseReport, Report};
 
 /// The names of the columns, and the line below them.
 pub(super) const HEAD: [&str; 2] = [
-    "| | readings/s | client CPU-s | mongod CPU-s | broker CPU-s | mongod written B/reading | \
+    "| | readings/s | client CPU-s | mongod CPU-s | broker CPU-s | written B/reading | \
      statements/reading | ack p50 / p99 / p99.9 ms | peak MiB | stored once |",
     "|---|---|---|---|---|---|---|---|---|---|",
 ];
@@ -21,7 +23,8 @@ pub(super) fn row(part: Part, result: &PartResult) -> String {
         PartResult::Failed(why) => failed(&name, why),
         PartResult::Baseline(outcome) => baseline(&name, outcome),
         PartResult::Acknowledge(delivered) => acknowledge(&name, delivered),
-        PartResult::Telegraf(delivered) => telegraf(&name, delivered),
+        PartResult::Telegraf(delivered) => telegraf(part, &name, delivered),
+        PartResult::OtherStore(ingested) => other_store(&name, ingested),
         PartResult::Service(report) => service(part, &name, report),
     }
 }
@@ -113,11 +116,15 @@ fn acknowledge(name: &str, d: &Delivered) -> String {
     )
 }
 
-fn telegraf(name: &str, d: &Delivered) -> String {
+fn telegraf(part: Part, name: &str, d: &Delivered) -> String {
+    let inserts = match part {
+        Part::TelegrafBatch => "an insert a batch",
+        _ => "an insert a reading",
+    };
     let per = |x: f64| x * 1e6 / d.readings.max(1) as f64;
     let broker = d.used.broker.unwrap_or_default();
     format!(
-        "| {name}: mqtt_consumer to mongodb, an insert a reading | {:.0} | {:.3} | {:.3} | {:.3} | \
+        "| {name}: mqtt_consumer to mongodb, {inserts} | {:.0} | {:.3} | {:.3} | {:.3} | \
          {:.0} | | | {:.0} | counted |",
         d.per_s(),
         per(d.used.service.cpu_s),
@@ -126,6 +133,105 @@ fn telegraf(name: &str, d: &Delivered) -> String {
         d.used.mongod.written_bytes as f64 / d.readings.max(1) as f64,
         mib(d.used.service.rss_peak_bytes),
     )
+}
+
+fn other_store(name: &str, o: &Ingested) -> String {
+    let per = |x: f64| x / o.readings.max(1) as f64;
+    let Latency { p50, p99, p999, .. } = o.latency_ms;
+    format!(
+        "| {name} | {:.0} | {:.3} | | | {:.0} | | {p50:.2} / {p99:.2} / {p999:.2} | {:.0} | \
+         counted |",
+        o.per_s(),
+        per(o.used.cpu_s) * 1e6,
+        per(o.used.written_bytes as f64),
+        mib(o.used.rss_peak_bytes),
+    )
+}
+
+/// The table of what an answer to a sender means, and of what all servers behind it use; empty if no
+/// other program was run.
+pub(super) fn answers(parts: &[(Part, PartResult)]) -> Vec<String> {
+    let others = |part: &Part| {
+        use Part::{Questdb, Telegraf, TelegrafBatch, VictoriaMetrics};
+        matches!(part, Questdb | VictoriaMetrics | Telegraf | TelegrafBatch)
+    };
+    if !parts.iter().any(|(part, _)| others(part)) {
+        return vec![];
+    }
+    let head = [
+        "",
+        "What an answer means, and what all servers use, the broker included. `gateway-line` and \
+         the stores get the same bodies, `fleet` and Telegraf the same messages:",
+        "",
+        "| | the sender has an answer when the readings are | acknowledged/s | stored/s | CPU-s |",
+        "|---|---|---|---|---|",
+    ];
+    let rows = parts.iter().filter_map(|(part, result)| {
+        let (acknowledged, stored, cpu_s) = match result {
+            PartResult::Service(r) => {
+                let both = r.used.service.plus(r.used.mongod);
+                let all = both.plus(r.used.broker.unwrap_or_default());
+                (Some(r.acked_per_s()), r.stored_per_s(), r.per_million(all))
+            }
+            PartResult::OtherStore(o) => {
+                let cpu_s = o.used.cpu_s * 1e6 / o.readings.max(1) as f64;
+                (Some(o.acked_per_s), o.per_s(), cpu_s)
+            }
+            PartResult::Telegraf(d) => {
+                let both = d.used.service.plus(d.used.mongod);
+                let all = both.plus(d.used.broker.unwrap_or_default());
+                (None, d.per_s(), all.cpu_s * 1e6 / d.readings.max(1) as f64)
+            }
+            _ => return None,
+        };
+        let acknowledged = acknowledged.map_or(String::new(), |per_s| format!("{per_s:.0}"));
+        let means = meaning(*part)?;
+        let name = name(*part);
+        Some(format!(
+            "| {name} | {means} | {acknowledged} | {stored:.0} | {cpu_s:.3} |"
+        ))
+    });
+    let programs = [
+        telegraf_program::binary(),
+        OtherStore::Questdb.program(),
+        OtherStore::VictoriaMetrics.program(),
+    ];
+    // Not all of them say their version, but loadtest/others.sh has it in the names.
+    let programs: Vec<String> = programs
+        .iter()
+        .flatten()
+        .filter_map(|path| Some(path.file_name()?.to_string_lossy().into_owned()))
+        .collect();
+    let programs = format!("\nThe other programs: {}.", programs.join(", "));
+    let head = head.map(str::to_owned).into_iter();
+    head.chain(rows).chain([programs]).collect()
+}
+
+/// When a sender has its answer, with the settings of these runs. Of the other programs as they say
+/// it themselves: `cairo.commit.mode` in QuestDB's server.conf, `-inmemoryDataFlushInterval` in
+/// VictoriaMetrics' help, `max_undelivered_messages` in the README of Telegraf's mqtt_consumer.
+fn meaning(part: Part) -> Option<&'static str> {
+    Some(match part {
+        Part::GatewayLine => {
+            "on the disk: written to the journal and synced. A power failure loses none"
+        }
+        Part::Questdb => {
+            "in the write-ahead log, in the page cache: nothing is synced (`nosync`). They survive \
+             a crash of the process; a power failure loses the latest"
+        }
+        Part::VictoriaMetrics => {
+            "in memory, and up to 5 s later in a file. A crash of the process loses these seconds"
+        }
+        Part::Fleet => {
+            "in the broker's memory; the service acknowledges them to the broker when they are in \
+             its journal, synced"
+        }
+        Part::Telegraf | Part::TelegrafBatch => {
+            "in the broker's memory; Telegraf acknowledges them to the broker when MongoDB has \
+             them on the disk (`w=majority&journal=true`)"
+        }
+        _ => return None,
+    })
 }
 
 fn service(part: Part, name: &str, r: &Report) -> String {

@@ -170,24 +170,14 @@ impl Service {
         let pid = self.process.pid();
         let begun = Instant::now();
         let mut metrics = self.metrics()?;
-        let mut usage = self.usage();
         self.process.sigterm();
-        while !usage::ended(pid) {
-            if begun.elapsed() > DRAIN_WITHIN + Duration::from_secs(10) {
-                return Err(
-                    format!("hourbucket did not exit:\n{}", self.process.log_tail()).into(),
-                );
-            }
-            if let Some(now) = usage::of(pid) {
-                usage = now;
-            }
-            if let Ok(now) = self.metrics() {
+        let usage = usage::until_ended(pid, DRAIN_WITHIN + Duration::from_secs(10), || {
+            if let Ok(now) = scrape(self.admin_port) {
                 metrics = now;
             }
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        })
+        .ok_or_else(|| format!("hourbucket did not exit:\n{}", self.process.log_tail()))?;
         let drain = begun.elapsed();
-        usage.cpu_s = usage::cpu_s(pid).unwrap_or(usage.cpu_s);
         let status = self.process.wait(Duration::from_secs(10));
         if !status.success() {
             return Err(format!(
