@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use std::io::{self, Write};
 
 use super::decode::{Decode, DecodeOutput, DecodeRequest, run as decode};
-use crate::decode::{Format, Formats, sparkplug};
+use crate::decode::{Format, Formats, sparkplug, unpadded};
 
 /// Shown lines of the readings that a format would store.
 const LINES_MAX: usize = 3;
@@ -129,13 +129,14 @@ fn class(format: &str, formats: &Formats, payload: &[u8], topic: Option<&str>) -
     let Ok(decoder) = formats.get(format) else {
         return 6;
     };
+    let text = unpadded(payload);
     match decoder.built_in() {
         Some(Format::Senml | Format::SenmlCbor) => 5,
         Some(Format::Line) => 3,
         Some(Format::Json | Format::Cbor | Format::MessagePack) => 2,
         Some(Format::Ndjson) => 1,
         // A bare value; objects and arrays would be texts.
-        Some(Format::Scalar) if !matches!(payload.trim_ascii_start(), [b'{' | b'[', ..]) => 2,
+        Some(Format::Scalar) if !matches!(text.trim_ascii_start(), [b'{' | b'[', ..]) => 2,
         Some(Format::Scalar) => 0,
         None => match decoder.first_rule(payload, topic) {
             Some(rule) if rule.is_specific => 4,

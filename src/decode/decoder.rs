@@ -8,7 +8,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::mapping::{FirstRule, Mapper};
+use super::padding::unpadded;
 use super::{Context, Format, RejectReason, Rejects, TsUnit, otlp, remote_write};
+use super::{binary, json, line, scalar, senml};
 use crate::config::{Decoding, Otlp, RemoteWrite, mapping, nearest};
 use crate::model::BatchBuilder;
 
@@ -31,9 +33,15 @@ impl From<Format> for Decoder {
 }
 
 impl Decoder {
-    /// Decodes a payload like [`super::decode`]. `topic` is the whole topic of an MQTT message,
-    /// `None` over HTTP. Only mappings use it, for their own templates; built-in formats use the
-    /// values that the caller captured into `cx`.
+    /// Decodes a payload. Appends its readings to `out` and its rejects to `rejects`.
+    ///
+    /// A well-formed payload without readings (`[]`) yields neither. `out` may already hold readings
+    /// of other messages. Send it on before its space for names runs out, for example when
+    /// [`BatchBuilder::names_len`] exceeds half of [`crate::model::batch::NAMES_MAX`]. Otherwise a
+    /// message with very many field names leaves no space for those of the next one.
+    ///
+    /// `topic` is the whole topic of an MQTT message, `None` over HTTP. Only mappings use it, for
+    /// their own templates; built-in formats use the values that the caller captured into `cx`.
     pub fn decode(
         &self,
         payload: &[u8],
@@ -49,8 +57,18 @@ impl Decoder {
             );
             return rejects.push(0, RejectReason::Compressed, detail);
         }
+        let payload = self.unpadded(payload);
         match &self.0 {
-            Kind::BuiltIn(format) => super::decode(*format, payload, cx, out, rejects),
+            Kind::BuiltIn(format) => match format {
+                Format::Json => json::decode(payload, cx, out, rejects),
+                Format::Ndjson => json::decode_lines(payload, cx, out, rejects),
+                Format::Scalar => scalar::decode(payload, cx, out, rejects),
+                Format::Line => line::decode(payload, cx, out, rejects),
+                Format::Cbor => binary::decode_cbor(payload, cx, out, rejects),
+                Format::MessagePack => binary::decode_msgpack(payload, cx, out, rejects),
+                Format::Senml => senml::decode_json(payload, cx, out, rejects),
+                Format::SenmlCbor => senml::decode_cbor(payload, cx, out, rejects),
+            },
             Kind::Mapped(mapper) => mapper.decode(payload, topic, cx, out, rejects),
             Kind::Otlp(encoding, otlp) => otlp::decode(*encoding, payload, otlp, cx, out, rejects),
             Kind::RemoteWrite(message, settings) => {
@@ -59,10 +77,24 @@ impl Decoder {
         }
     }
 
+    /// The payload without what surrounds a text; unchanged if the format is binary.
+    fn unpadded<'p>(&self, payload: &'p [u8]) -> &'p [u8] {
+        match &self.0 {
+            Kind::BuiltIn(Format::Cbor | Format::MessagePack | Format::SenmlCbor)
+            | Kind::Otlp(otlp::Encoding::Protobuf, _)
+            | Kind::RemoteWrite(..) => payload,
+            Kind::BuiltIn(
+                Format::Json | Format::Ndjson | Format::Scalar | Format::Line | Format::Senml,
+            )
+            | Kind::Otlp(otlp::Encoding::Json, _)
+            | Kind::Mapped(_) => unpadded(payload),
+        }
+    }
+
     /// The rule of a mapping for the first message of a payload.
     pub(crate) fn first_rule(&self, payload: &[u8], topic: Option<&str>) -> Option<FirstRule> {
         match &self.0 {
-            Kind::Mapped(mapper) => mapper.first_rule(payload, topic),
+            Kind::Mapped(mapper) => mapper.first_rule(self.unpadded(payload), topic),
             Kind::BuiltIn(_) | Kind::Otlp(..) | Kind::RemoteWrite(..) => None,
         }
     }

@@ -8,8 +8,9 @@
 //! - Parts that they share: `context` is what the caller knows about a payload, `reading` defines
 //!   what a reading in the native format is, `token` the values of its members, `template` is the
 //!   fast path for similar readings, `time` and `names` hold the rules for times and names, `quota`
-//!   limits the readings of a payload, `decimal` parses plain numbers, `split` finds the end of a
-//!   broken element, `protobuf` reads the wire format of Protocol Buffers.
+//!   limits the readings of a payload, `padding` removes what surrounds a text, `decimal` parses
+//!   plain numbers, `split` finds the end of a broken element, `protobuf` reads the wire format of
+//!   Protocol Buffers.
 //! - [`topic`] parses topics, [`RejectReason`] is the closed list of reject reasons.
 //!
 //! Invariants: every element of a payload becomes one reading or one reject with its index.
@@ -32,6 +33,7 @@ mod names;
 #[cfg(test)]
 mod native_tests;
 pub mod otlp;
+mod padding;
 pub(crate) mod protobuf;
 mod quota;
 mod reading;
@@ -55,6 +57,7 @@ pub use context::{Context, Format, TsUnit, UnknownName, UnsetClock};
 pub(crate) use decoder::compression;
 pub use decoder::{Decoder, Formats, UnknownFormat};
 pub use line::quote_lines;
+pub(crate) use padding::unpadded;
 pub use reasons::RejectReason;
 pub use rejects::{HINTS_MAX, KEPT_MAX, LeftOut, Reject, Rejects};
 pub(crate) use scalar::bare_value_as_json;
@@ -63,12 +66,7 @@ pub use topic::{Captured, TopicError, TopicTemplate, filter_matches};
 
 use crate::model::BatchBuilder;
 
-/// Decodes a payload. Appends its readings to `out` and its rejects to `rejects`.
-///
-/// A well-formed payload without readings (`[]`) yields neither. `out` may already hold readings of
-/// other messages. Send it on before its space for names runs out, for example when
-/// [`BatchBuilder::names_len`] exceeds half of [`crate::model::batch::NAMES_MAX`]. Otherwise a
-/// message with very many field names leaves no space for those of the next one.
+/// Decodes a payload of a built-in format, like [`Decoder::decode`].
 pub fn decode(
     format: Format,
     payload: &[u8],
@@ -76,14 +74,5 @@ pub fn decode(
     out: &mut BatchBuilder,
     rejects: &mut Rejects,
 ) {
-    match format {
-        Format::Json => json::decode(payload, cx, out, rejects),
-        Format::Ndjson => json::decode_lines(payload, cx, out, rejects),
-        Format::Scalar => scalar::decode(payload, cx, out, rejects),
-        Format::Line => line::decode(payload, cx, out, rejects),
-        Format::Cbor => binary::decode_cbor(payload, cx, out, rejects),
-        Format::MessagePack => binary::decode_msgpack(payload, cx, out, rejects),
-        Format::Senml => senml::decode_json(payload, cx, out, rejects),
-        Format::SenmlCbor => senml::decode_cbor(payload, cx, out, rejects),
-    }
+    Decoder::from(format).decode(payload, None, cx, out, rejects);
 }

@@ -9,6 +9,7 @@
 use std::borrow::Cow;
 
 use super::names;
+use super::padding::unpadded;
 use super::reading::add_value;
 use super::rejects::{Fault, Rejects};
 use super::stamp::Origin;
@@ -107,6 +108,8 @@ fn written_by_a_person(text: Cow<'_, str>, settings: ScalarFormat) -> Result<Tok
 /// number beyond all limits stays as it is written, so that the format of the reading rejects it.
 pub(crate) fn bare_value_as_json(text: &str) -> String {
     let string = |text: &str| serde_json::Value::from(text).to_string();
+    // The padding is whole characters.
+    let text = std::str::from_utf8(unpadded(text.as_bytes())).unwrap_or(text);
     match value(text.as_bytes()) {
         // The member may be an id or a code, which `0042` is more likely than 42.
         Ok(Token::Int(_) | Token::Double(_)) if is_zero_padded(text.trim()) => string(text),
@@ -129,8 +132,6 @@ pub(crate) fn bare_value_as_json(text: &str) -> String {
 
 /// Parses a bare value; null if it means "no value".
 pub(super) fn value(payload: &[u8]) -> Result<Token<'_>, Fault> {
-    // Some editors begin a file with a byte order mark.
-    let payload = payload.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(payload);
     let text = std::str::from_utf8(payload).map_err(|e| {
         Fault::new(
             RejectReason::InvalidUtf8,
@@ -138,8 +139,6 @@ pub(super) fn value(payload: &[u8]) -> Result<Token<'_>, Fault> {
         )
     })?;
     let text = text.trim();
-    // C programs send a text with its terminating NUL.
-    let text = text.strip_suffix('\0').unwrap_or(text).trim();
     if text.is_empty() {
         return Err(Fault::new(
             RejectReason::EmptyPayload,

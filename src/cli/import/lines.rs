@@ -3,7 +3,8 @@
 use std::io::{self, BufRead, BufReader, Read};
 
 use super::record::{LocalReject, Record, Records};
-use super::source::{BOM, Source};
+use super::source::Source;
+use crate::decode::unpadded;
 
 /// Longest line. A file with longer ones is not a file of readings, or lacks line ends.
 pub(super) const LINE_BYTES_MAX: usize = 1 << 20;
@@ -85,9 +86,9 @@ impl Records for Lines {
             let Some(fits) = self.read()? else {
                 return Ok(None);
             };
-            let text = self.buffer.trim_ascii();
-            // Joined files have one in their midst.
-            let text = text.strip_prefix(BOM).unwrap_or(text).trim_ascii_start();
+            // Joined files have byte order marks in their midst, and one that a crash has left has
+            // NULs at its end.
+            let text = unpadded(&self.buffer).trim_ascii();
             if fits && (text.is_empty() || self.comment.is_some_and(|c| text[0] == c)) {
                 continue;
             }
@@ -132,7 +133,7 @@ mod tests {
 
     #[test]
     fn lines_end_with_or_without_a_carriage_return_and_know_where_they_are() {
-        let mut lines = lines(b"a 1\r\n\n# no\n  b 2\nc");
+        let mut lines = lines(b"a 1\r\n\n# no\n  b 2\nc\0\0\n\0\0\0");
         let mut out = vec![];
         let mut found = vec![];
         while let Some(Record {
@@ -144,7 +145,7 @@ mod tests {
             found.push((line, end));
         }
         assert_eq!(out, b"a 1\nb 2\nc\n");
-        assert_eq!(found, [(1, (5, 1)), (4, (17, 4)), (5, (17, 4))]);
+        assert_eq!(found, [(1, (5, 1)), (4, (17, 4)), (5, (21, 5))]);
     }
 
     #[test]

@@ -31,7 +31,7 @@ pub(super) fn decode(
     out: &mut BatchBuilder,
     rejects: &mut Rejects,
 ) {
-    let bytes = bare(payload);
+    let bytes = &payload[skip_space(payload, 0)..];
     let mut walk = Walk::new(bytes, cx, out, rejects);
     match bytes.first() {
         None => walk
@@ -52,7 +52,7 @@ pub(super) fn decode_lines(
     out: &mut BatchBuilder,
     rejects: &mut Rejects,
 ) {
-    let bytes = bare(payload);
+    let bytes = &payload[skip_space(payload, 0)..];
     let mut walk = Walk::new(bytes, cx, out, rejects);
     if bytes.is_empty() {
         walk.rejects
@@ -74,14 +74,6 @@ pub(super) fn decode_lines(
     }
     walk.reject_spanning();
     walk.close();
-}
-
-/// Strips the byte order mark that some editors write, the NUL that some C programs send, and white
-/// space.
-fn bare(payload: &[u8]) -> &[u8] {
-    let bytes = payload.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(payload);
-    let bytes = bytes.strip_suffix(b"\0").unwrap_or(bytes).trim_ascii_end();
-    &bytes[skip_space(bytes, 0)..]
 }
 
 /// Where an element ended, and how.

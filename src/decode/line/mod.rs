@@ -12,7 +12,7 @@
 //!
 //! The decoder rejects what InfluxDB rejects: a tag without a value, a line without a field. It
 //! accepts what any of InfluxDB's parsers accepts: texts with line breaks, exponents without a
-//! sign, `=` in a tag's value, carriage returns, a byte order mark.
+//! sign, `=` in a tag's value, carriage returns.
 
 mod scan;
 mod series;
@@ -27,6 +27,7 @@ use std::borrow::Cow;
 use self::scan::{FIELD_KEY, MEASUREMENT, TAG_KEY, TAG_VALUE, Word};
 use self::template::{Slot, Template};
 use super::names::{self, excerpt};
+use super::padding::unpadded;
 use super::quota::Quota;
 use super::reading::add_value;
 use super::rejects::{Fault, LeftOut, Rejects};
@@ -42,11 +43,9 @@ pub(super) fn decode(
     out: &mut BatchBuilder,
     rejects: &mut Rejects,
 ) {
-    let bytes = payload.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(payload);
-    let bytes = bytes.strip_suffix(b"\0").unwrap_or(bytes);
-    match std::str::from_utf8(bytes) {
+    match std::str::from_utf8(payload) {
         Ok(text) => Walk::new(text, None, cx, out).run(rejects),
-        Err(_) => Walk::new(&patched(bytes), Some(bytes), cx, out).run(rejects),
+        Err(_) => Walk::new(&patched(payload), Some(payload), cx, out).run(rejects),
     }
 }
 
@@ -57,7 +56,7 @@ pub fn quote_lines(
     indexes: impl Iterator<Item = usize>,
     chars_max: usize,
 ) -> Vec<String> {
-    let mut lines = payload.split(|b| *b == b'\n').enumerate();
+    let mut lines = unpadded(payload).split(|b| *b == b'\n').enumerate();
     let mut quoted = Vec::new();
     for index in indexes {
         let line = lines

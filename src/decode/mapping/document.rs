@@ -40,15 +40,12 @@ impl From<Value> for Message {
 
 /// Passes each message to `take`, or the fault found in its place.
 pub(super) fn read(payload: &[u8], mut take: impl FnMut(Result<Message, Fault>)) {
-    // Strips a byte order mark, and the NUL that ends a text in C.
-    let bytes = payload.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(payload);
-    let bytes = bytes.strip_suffix(b"\0").unwrap_or(bytes).trim_ascii_end();
-    let at = skip_space(bytes, 0);
-    match bytes.get(at) {
-        Some(b'[') => array(bytes, at + 1, &mut take),
-        Some(b'{') => stream(bytes, at, &mut take),
+    let at = skip_space(payload, 0);
+    match payload.get(at) {
+        Some(b'[') => array(payload, at + 1, &mut take),
+        Some(b'{') => stream(payload, at, &mut take),
         // No message for a word such as `nan`: it means "no value", which is not a fault.
-        Some(_) => match scalar::value(bytes) {
+        Some(_) => match scalar::value(payload) {
             Ok(Token::Null) => {}
             Ok(token) => take(Ok(of_token(&token).into())),
             Err(fault) => take(Err(fault)),
@@ -62,12 +59,10 @@ pub(super) fn read(payload: &[u8], mut take: impl FnMut(Result<Message, Fault>))
 
 /// A payload that is one array, if it is valid and not too large.
 pub(super) fn whole_array(payload: &[u8]) -> Option<Message> {
-    let bytes = payload.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(payload);
-    let bytes = bytes.strip_suffix(b"\0").unwrap_or(bytes);
-    if bytes.get(skip_space(bytes, 0)) != Some(&b'[') {
+    if payload.get(skip_space(payload, 0)) != Some(&b'[') {
         return None;
     }
-    whole(bytes)
+    whole(payload)
 }
 
 /// The object in a text, plain or in base64, if there is one: some clouds send JSON inside JSON.

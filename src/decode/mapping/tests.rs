@@ -133,7 +133,7 @@ fn arrays_streams_and_lines_are_many_messages() {
         format!("[{one},{one}]"),
         format!("{one}{one}"),
         format!(" {one}\n\n{one}\n"),
-        format!("\u{feff}[{one} , {one} ]\0"),
+        format!("[{one} , {one} ]"),
     ] {
         assert_eq!(listed(PLAIN, None, &payload).len(), 2, "{payload}");
     }

@@ -26,10 +26,7 @@ pub(in crate::decode) fn decode(
     out: &mut BatchBuilder,
     rejects: &mut Rejects,
 ) {
-    // As in native JSON, skip a byte order mark, white space, and the NUL that some C programs
-    // send.
-    let bytes = payload.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(payload);
-    let bytes = bytes.strip_suffix(b"\0").unwrap_or(bytes).trim_ascii();
+    let bytes = payload.trim_ascii();
     match bytes.first() {
         None => rejects.push(0, RejectReason::EmptyPayload, "the payload is empty"),
         Some(b'[') => {

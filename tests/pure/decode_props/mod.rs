@@ -65,6 +65,24 @@ proptest! {
     }
 
     #[test]
+    fn padding_around_a_text_changes_nothing(
+        payload in "[^\0\u{feff}](.|\n|\0){0,40}",
+        line in "m,sensor_id=[a-c] f=[0-9]{1,3}\n?",
+        zeros in 1..5_usize,
+        before in prop::sample::select(vec!["", "\0", "\u{feff}", "\0\u{feff}"]),
+    ) {
+        for format in [Format::Json, Format::Ndjson, Format::Scalar, Format::Line, Format::Senml] {
+            for text in [&payload, &line] {
+                let padded = format!("{before}{text}{}", "\0".repeat(zeros));
+                let (readings, rejects) = run(format, padded.as_bytes());
+                let (plain, of_plain) = run(format, text.as_bytes());
+                prop_assert_eq!(readings, plain);
+                prop_assert_eq!(rejects.list(), of_plain.list());
+            }
+        }
+    }
+
+    #[test]
     fn a_scalar_is_the_number_that_was_written(v in any::<f64>(), i in any::<i64>()) {
         let limits = limits();
         let cx = Context {
