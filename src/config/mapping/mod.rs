@@ -19,15 +19,19 @@
 //!   or a list of these, of which the first one present is used.
 //! - `values` is a place, a list of places (the first one present is used), or a table of names and
 //!   places. An object or array at the place is flattened: the names of its members are joined by
-//!   `separator`, elements of arrays are written as `[0]`. A text that holds a JSON object, plain
-//!   or in base64, counts as that object. A scalar is one value, named by `field`. If the record
-//!   itself holds the values, members used by `id`, `time` and `tags` are not values.
+//!   `separator`, elements of arrays are written as `[0]`. A scalar is one value, named by `field`.
+//!   If the record itself holds the values, members used by `id`, `time` and `tags` are not values.
 //! - `include` and `exclude` are globs over these names; `fields` renames, scales and converts the
 //!   values that it matches.
 //!
 //! **A place** is a JSON Pointer (RFC 6901) from the record, or with a leading `$` from the
 //! message. The step `*` is the first member. In `each`, both `*` and `{name}` are every member,
-//! and `{name}` also captures the member's key: `/data/tags/{sensor_id}`. **Names in braces** come
+//! and `{name}` also captures the member's key: `/data/tags/{sensor_id}`.
+//!
+//! **A text that holds JSON**, an object or array, is entered like that object or array by every
+//! place and by `each`. It may be in base64 of either alphabet, with or without padding. At the
+//! place of `values`, and of the tags `*`, the text counts as what it holds; elsewhere a text at
+//! the end of a place stays a text, also for the conditions on it. **Names in braces** come
 //! from the topic template, from `each` and from the subscription's template. `sensor_id` and
 //! `field` have their meaning; the others become tags.
 //!

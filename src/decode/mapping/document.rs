@@ -4,8 +4,6 @@
 
 use std::fmt;
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::map::Entry;
 use serde_json::{Map, Number, Value};
@@ -62,44 +60,42 @@ pub(super) fn whole_array(payload: &[u8]) -> Option<Message> {
     if payload.get(skip_space(payload, 0)) != Some(&b'[') {
         return None;
     }
-    whole(payload)
+    let (message, _) = whole(payload, MEMBERS_MAX).ok()?;
+    Some(message)
 }
 
-/// The object in a text, plain or in base64, if there is one: some clouds send JSON inside JSON.
+/// The document that these bytes are, and how many of `left` members it leaves; `None` if they are
+/// not JSON.
 ///
 /// # Errors
-/// It has a duplicate key.
-pub(super) fn within(text: &str) -> Result<Option<Value>, Fault> {
-    let text = text.trim();
-    let message = if text.starts_with('{') {
-        whole(text.as_bytes())
-    } else if text.starts_with("ey") || text.starts_with("ew") {
-        // The base64 of `{"`, and of `{` followed by white space.
-        STANDARD.decode(text).ok().and_then(|bytes| whole(&bytes))
-    } else {
-        None
-    };
-    let Some(Message { value, duplicates }) = message.filter(|m| m.value.is_object()) else {
-        return Ok(None);
-    };
-    duplicates.fault().map_or(Ok(Some(value)), Err)
+/// It has more members.
+pub(super) fn embedded(bytes: &[u8], left: usize) -> Result<Option<(Message, usize)>, Fault> {
+    match whole(bytes, left) {
+        Ok(found) => Ok(Some(found)),
+        Err(error) if reason(&error) == TOO_MANY => {
+            let what = "more than 500000 members in the texts that hold JSON, of one record";
+            Err(Fault::new(RejectReason::TooManyFields, what))
+        }
+        Err(_) => Ok(None),
+    }
 }
 
-/// The message that these bytes are.
-fn whole(bytes: &[u8]) -> Option<Message> {
+/// The message that these bytes are, and how many of `left` members it leaves.
+fn whole(bytes: &[u8], left: usize) -> serde_json::Result<(Message, usize)> {
     let mut parser = serde_json::Deserializer::from_slice(bytes);
-    let message = parsed(&mut parser).ok()?;
-    parser.end().is_ok().then_some(message)
+    let found = parsed(&mut parser, left)?;
+    parser.end()?;
+    Ok(found)
 }
 
-fn parsed<'de, D: Deserializer<'de>>(parser: D) -> Result<Message, D::Error> {
+fn parsed<'de, D: Deserializer<'de>>(parser: D, left: usize) -> Result<(Message, usize), D::Error> {
     let mut state = State {
-        left: MEMBERS_MAX,
+        left,
         duplicates: Duplicates::default(),
     };
     let value = Tree { state: &mut state }.deserialize(parser)?;
-    let duplicates = state.duplicates;
-    Ok(Message { value, duplicates })
+    let State { left, duplicates } = state;
+    Ok((Message { value, duplicates }, left))
 }
 
 fn array(bytes: &[u8], at: usize, take: &mut impl FnMut(Result<Message, Fault>)) {
@@ -153,8 +149,8 @@ fn element(
 ) -> Option<usize> {
     let rest = &bytes[at..];
     let mut parser = serde_json::Deserializer::from_slice(rest);
-    match parsed(&mut parser) {
-        Ok(message) => {
+    match parsed(&mut parser, MEMBERS_MAX) {
+        Ok((message, _)) => {
             take(Ok(message));
             Some(at + parser.into_iter::<serde::de::IgnoredAny>().byte_offset())
         }
@@ -168,6 +164,14 @@ fn element(
             (!extent.guessed && extent.end > 0).then_some(at + extent.end)
         }
     }
+}
+
+/// The parser's message without line and column, which count from the element and not from the
+/// payload.
+fn reason(error: &serde_json::Error) -> String {
+    let mut text = error.to_string();
+    text.truncate(text.find(" at line ").unwrap_or(text.len()));
+    text
 }
 
 /// The fault of an element.
@@ -187,9 +191,7 @@ fn fault(element: &[u8], error: &serde_json::Error, depth: usize) -> Fault {
             format!("not UTF-8 at byte {} of the message", e.valid_up_to()),
         );
     }
-    let text = error.to_string();
-    // Remove line and column, which count from the element and not from the payload.
-    let text = text.split(" at line ").next().unwrap_or_default();
+    let text = reason(error);
     if text == TOO_MANY {
         return Fault::new(RejectReason::TooManyFields, TOO_MANY);
     }

@@ -3,8 +3,7 @@
 
 use serde_json::Value;
 
-use super::place;
-use crate::config::mapping::EachStep;
+use crate::config::mapping::{EachStep, Step};
 use crate::decode::RejectReason;
 use crate::decode::names::excerpt;
 use crate::decode::rejects::Fault;
@@ -17,6 +16,20 @@ pub(super) const LISTED_MAX: usize = 100;
 pub(super) enum Level {
     Key(String),
     Index(usize),
+}
+
+impl Level {
+    /// Whether a step from `value` leads to this level.
+    fn is(&self, step: &Step, value: &Value) -> bool {
+        match (step, self) {
+            (Step::Key { key, .. }, Level::Key(own)) => **key == **own,
+            (Step::Key { index, .. }, Level::Index(own)) => *index == Some(*own),
+            (Step::First, Level::Key(own)) => value
+                .as_object()
+                .is_some_and(|members| members.keys().next() == Some(own)),
+            (Step::First, Level::Index(own)) => *own == 0,
+        }
+    }
 }
 
 /// An object that has a duplicate key.
@@ -84,20 +97,18 @@ impl Duplicate {
         let mut levels = self.path.iter().rev();
         let mut value = message;
         for step in each {
-            let next = match levels.next()? {
-                Level::Key(key) => value.get(key)?,
-                Level::Index(index) => value.get(index)?,
-            };
+            let level = levels.next()?;
             let is_on_path = match step {
-                EachStep::One(step) => {
-                    place::step(step, value).is_some_and(|there| std::ptr::eq(there, next))
-                }
+                EachStep::One(step) => level.is(step, value),
                 EachStep::All(_) => true,
             };
             if !is_on_path {
                 return None;
             }
-            value = next;
+            value = match level {
+                Level::Key(key) => value.get(key)?,
+                Level::Index(index) => value.get(index)?,
+            };
         }
         Some(value)
     }

@@ -1,8 +1,8 @@
 //! Applies `[formats.NAME]` to payloads; [`crate::config::mapping`] describes the language and its
 //! rules.
 //!
-//! `document` finds the messages in a payload, `place` looks up values in a message, `record`
-//! builds a reading from a record, `field` a value from a member, and `tags` collects the reading's
+//! `document` finds the messages in a payload, `embedded` those in the texts of a message, `place`
+//! looks up values in a message, `record` builds a reading from a record, `field` a value from a member, and `tags` collects the reading's
 //! tags. Mappings are parsed at startup: a message costs parsing it into a tree and looking up the
 //! places that the rule names, and no lookup by the format's name.
 //!
@@ -14,6 +14,9 @@
 
 mod document;
 mod duplicates;
+mod embedded;
+#[cfg(test)]
+mod embedded_tests;
 mod field;
 mod place;
 mod record;
@@ -21,13 +24,13 @@ mod tags;
 #[cfg(test)]
 mod tests;
 
-use std::borrow::Cow;
 use std::sync::Arc;
 
 use serde_json::Value;
 
 use self::document::Message;
-use self::place::{Names, holds};
+use self::embedded::{Documents, Scope};
+use self::place::{Names, Part, holds};
 use self::record::Case;
 use super::quota::Quota;
 use super::rejects::Fault;
@@ -92,10 +95,14 @@ impl Mapper {
         // A top-level array is one message if a rule requires that; otherwise each element is one.
         if self.takes_arrays
             && let Some(array) = document::whole_array(payload)
-            && let Some(found) = self.rule(&array.value, topic, true)
         {
-            run.matched(&array, found);
-            return run.close();
+            let documents = Documents::new();
+            let scope = Scope::new(&documents);
+            let part = Part::new(&array.value, &scope);
+            if let Some(found) = self.rule(part, topic, true) {
+                run.matched(&array, part, found);
+                return run.close();
+            }
         }
         document::read(payload, |message| match message {
             Ok(message) => run.message(&message),
@@ -110,7 +117,7 @@ impl Mapper {
     /// the message is a top-level array, and the rule must require that.
     fn rule<'r, 't>(
         &'r self,
-        message: &Value,
+        message: Part<'_>,
         topic: Option<&'t str>,
         whole_array: bool,
     ) -> Option<(&'r Rule, Option<Captured<'t>>)>
@@ -178,20 +185,20 @@ impl Mapper {
                 .position(|other| std::ptr::eq(other, rule))
         };
         let mut found: Option<usize> = None;
+        let rule = |message: &Message, whole_array| {
+            let documents = Documents::new();
+            let scope = Scope::new(&documents);
+            let part = Part::new(&message.value, &scope);
+            let (rule, _) = self.rule(part, topic, whole_array)?;
+            position(rule)
+        };
         let array = document::whole_array(payload).filter(|_| self.takes_arrays);
-        if let Some((rule, _)) = array
-            .as_ref()
-            .and_then(|array| self.rule(&array.value, topic, true))
-        {
-            found = position(rule);
+        if let Some(array) = array {
+            found = rule(&array, true);
         }
         if found.is_none() {
             document::read(payload, |message| {
-                let rule = message.ok().and_then(|message| {
-                    self.rule(&message.value, topic, false)
-                        .map(|(rule, _)| rule)
-                });
-                found = found.or_else(|| rule.and_then(position));
+                found = found.or_else(|| rule(&message.ok()?, false));
             });
         }
         let index = found?;
@@ -236,84 +243,91 @@ struct Run<'a, 'c> {
 impl Run<'_, '_> {
     fn message(&mut self, message: &Message) {
         let mapper = self.mapper;
-        if let Some(found) = mapper.rule(&message.value, self.topic, false) {
-            return self.matched(message, found);
+        let documents = Documents::new();
+        let scope = Scope::new(&documents);
+        let part = Part::new(&message.value, &scope);
+        if let Some(found) = mapper.rule(part, self.topic, false) {
+            return self.matched(message, part, found);
         }
         let name = mapper.name();
         let hint = mapper.expected_topics(self.topic.is_none());
-        self.reject(Fault::new(
-            RejectReason::NoRule,
-            format!("no rule of the format {name} matches this message{hint}"),
-        ));
+        let what = format!("no rule of the format {name} matches this message{hint}");
+        self.reject(part.fault_or(RejectReason::NoRule, what));
     }
 
-    fn matched(&mut self, message: &Message, (rule, captured): (&Rule, Option<Captured<'_>>)) {
+    fn matched(
+        &mut self,
+        message: &Message,
+        part: Part<'_>,
+        (rule, captured): (&Rule, Option<Captured<'_>>),
+    ) {
         if rule.skip {
             self.index += 1;
             return;
         }
         let names = Names::new(captured, &rule.level_separator, self.cx);
-        self.records(rule, message, names);
+        self.records(rule, message, part, names);
     }
 
-    fn records<'m>(&mut self, rule: &Rule, message: &'m Message, mut names: Names<'m>) {
-        let Message { value, duplicates } = message;
+    fn records(&mut self, rule: &Rule, message: &Message, part: Part<'_>, mut names: Names<'_>) {
         // Without `each` the message is the only record.
         let mut each = &[][..];
         if !rule.each.is_empty() {
-            let Some(found) = rule.each.iter().find(|each| is_there(each, value)) else {
+            let Some(found) = rule.each.iter().find(|each| is_there(each, part)) else {
                 let what = "no records: nothing found at the place in `each`";
-                return self.reject(Fault::new(RejectReason::NoValues, what));
+                return self.reject(part.fault_or(RejectReason::NoValues, what));
             };
             each = &found.0;
         }
-        match duplicates.in_records(each, value) {
+        match message.duplicates.in_records(each, part.value) {
             Ok(ambiguous) => {
                 let case = Case {
                     rule,
-                    message: value,
+                    message: part,
                     ambiguous: &ambiguous,
                 };
-                self.walk(case, each, value, &mut names);
+                self.walk(case, each, part, &mut names);
             }
             Err(fault) => self.reject(fault),
         }
     }
 
     /// Descends to the records; as deep as `each` has steps.
-    fn walk<'m>(
+    fn walk(
         &mut self,
-        case: Case<'_, 'm>,
+        case: Case<'_, '_>,
         steps: &[EachStep],
-        value: &'m Value,
-        names: &mut Names<'m>,
+        part: Part<'_>,
+        names: &mut Names<'_>,
     ) {
         let Some((step, rest)) = steps.split_first() else {
-            return self.record(case, names, value);
+            return self.record(case, names, part);
+        };
+        let Part { value, scope } = part;
+        // The first container was found before; this is one in a record of an outer `*`.
+        let Some(value) = scope.open(value) else {
+            let what = "a text on the path in `each` does not hold JSON";
+            return self.reject(part.fault_or(RejectReason::NoValues, what));
         };
         match (step, value) {
             (EachStep::One(step), _) => {
                 if let Some(value) = place::step(step, value) {
-                    self.walk(case, rest, value, names);
+                    self.walk(case, rest, Part::new(value, scope), names);
                 }
             }
             (EachStep::All(name), Value::Object(members)) => {
                 for (key, value) in members {
-                    names.push(name.as_deref(), Cow::Borrowed(key));
-                    self.walk(case, rest, value, names);
+                    let scope = &scope.inner();
+                    names.push(name.as_deref(), key);
+                    self.walk(case, rest, Part::new(value, scope), names);
                     names.pop(name.as_deref());
                 }
             }
             (EachStep::All(name), Value::Array(elements)) => {
                 for (i, value) in elements.iter().enumerate() {
-                    // Formatted only if it is captured.
-                    let key = if name.is_some() {
-                        Cow::Owned(i.to_string())
-                    } else {
-                        Cow::Borrowed("")
-                    };
-                    names.push(name.as_deref(), key);
-                    self.walk(case, rest, value, names);
+                    let scope = &scope.inner();
+                    names.push(name.as_deref(), &i);
+                    self.walk(case, rest, Part::new(value, scope), names);
                     names.pop(name.as_deref());
                 }
             }
@@ -321,7 +335,7 @@ impl Run<'_, '_> {
         }
     }
 
-    fn record<'m>(&mut self, case: Case<'_, 'm>, names: &Names<'m>, record: &'m Value) {
+    fn record<'m>(&mut self, case: Case<'_, 'm>, names: &Names<'m>, record: Part<'m>) {
         if self.quota.refuses(self.index) {
             self.index += 1;
             return;
@@ -333,7 +347,7 @@ impl Run<'_, '_> {
         } = case;
         if let Some((_, key)) = ambiguous
             .iter()
-            .find(|(value, _)| std::ptr::eq(*value, record))
+            .find(|(value, _)| std::ptr::eq(*value, record.value))
         {
             return self.reject(duplicates::fault(key));
         }
@@ -342,16 +356,23 @@ impl Run<'_, '_> {
             .iter()
             .all(|condition| holds(condition, record, message))
         {
-            self.index += 1;
-            return;
+            return match record.scope.take_fault() {
+                Some(fault) => self.reject(fault),
+                None => self.index += 1,
+            };
         }
         self.out.begin();
         match record::read(case, names, record, self.cx, self.out) {
             Ok(true) => self.quota.took(),
-            Ok(false) => self.out.abort(),
+            Ok(false) => {
+                self.out.abort();
+                if let Some(fault) = record.scope.take_fault() {
+                    return self.reject(fault);
+                }
+            }
             Err(fault) => {
                 self.out.abort();
-                return self.reject(fault);
+                return self.reject(record.scope.take_fault().unwrap_or(fault));
             }
         }
         self.index += 1;
@@ -369,15 +390,18 @@ impl Run<'_, '_> {
 
 /// Whether the records of this candidate are present: a value at the place, or a container at the
 /// first `*`.
-fn is_there(each: &Each, message: &Value) -> bool {
-    let mut value = message;
+fn is_there(each: &Each, message: Part<'_>) -> bool {
+    let mut value = message.value;
     for step in &each.0 {
+        let Some(opened) = message.scope.open(value) else {
+            return false;
+        };
         match step {
-            EachStep::One(step) => match place::step(step, value) {
+            EachStep::One(step) => match place::step(step, opened) {
                 Some(next) if !next.is_null() => value = next,
                 _ => return false,
             },
-            EachStep::All(_) => return value.is_object() || value.is_array(),
+            EachStep::All(_) => return opened.is_object() || opened.is_array(),
         }
     }
     true

@@ -2,18 +2,50 @@
 
 use std::borrow::Cow;
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 
+use super::embedded::{Scope, base64};
 use crate::config::mapping::{Condition, Filter, Kind, Piece, Place, Scalar, Source, Step};
-use crate::decode::Context;
+use crate::decode::rejects::Fault;
 use crate::decode::token::Token;
 use crate::decode::topic::Captured;
+use crate::decode::{Context, RejectReason};
 
 /// Longer texts are not used in ids and tags: `limits.string_max_bytes` is at most this, and a long
 /// text of the message must not be copied for each of its records.
 const TEXT_MAX_BYTES: usize = 16_384;
+
+/// A value, and the documents in the texts below it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Part<'m> {
+    pub(super) value: &'m Value,
+    pub(super) scope: &'m Scope<'m>,
+}
+
+impl<'m> Part<'m> {
+    pub(super) fn new(value: &'m Value, scope: &'m Scope<'m>) -> Part<'m> {
+        Part { value, scope }
+    }
+
+    /// The value at the end of these steps, also inside texts that hold documents.
+    pub(super) fn at(self, steps: &[Step]) -> Option<&'m Value> {
+        steps
+            .iter()
+            .try_fold(self.value, |value, s| step(s, self.scope.open(value)?))
+    }
+}
+
+impl Part<'_> {
+    /// What is wrong with a document that was used, or else this.
+    pub(super) fn fault_or(
+        self,
+        reason: RejectReason,
+        detail: impl Into<Cow<'static, str>>,
+    ) -> Fault {
+        let fault = self.scope.take_fault();
+        fault.unwrap_or_else(|| Fault::new(reason, detail))
+    }
+}
 
 /// Follows one step.
 pub(super) fn step<'v>(step: &Step, value: &'v Value) -> Option<&'v Value> {
@@ -27,17 +59,24 @@ pub(super) fn step<'v>(step: &Step, value: &'v Value) -> Option<&'v Value> {
 }
 
 /// The value at a place; null counts as absent.
-pub(super) fn find<'v>(place: &Place, record: &'v Value, message: &'v Value) -> Option<&'v Value> {
+pub(super) fn find<'m>(place: &Place, record: Part<'m>, message: Part<'m>) -> Option<&'m Value> {
     let from = if place.from_message { message } else { record };
-    place
-        .steps
-        .iter()
-        .try_fold(from, |value, s| step(s, value))
-        .filter(|value| !value.is_null())
+    from.at(&place.steps).filter(|value| !value.is_null())
+}
+
+/// The same; a text that holds a document counts as that document.
+pub(super) fn find_open<'m>(
+    place: &Place,
+    record: Part<'m>,
+    message: Part<'m>,
+) -> Option<&'m Value> {
+    let from = if place.from_message { message } else { record };
+    let value = find(place, record, message)?;
+    Some(from.scope.open(value).unwrap_or(value))
 }
 
 /// Whether a condition is true.
-pub(super) fn holds(condition: &Condition, record: &Value, message: &Value) -> bool {
+pub(super) fn holds(condition: &Condition, record: Part<'_>, message: Part<'_>) -> bool {
     let found = condition
         .at
         .iter()
@@ -98,7 +137,7 @@ pub(super) struct Names<'m> {
     field: Option<&'m str>,
     /// From the rule's template, with its level separator applied.
     topic: Vec<(&'m str, Cow<'m, str>)>,
-    keys: Vec<(String, Cow<'m, str>)>,
+    keys: Vec<(String, String)>,
 }
 
 impl<'m> Names<'m> {
@@ -133,9 +172,9 @@ impl<'m> Names<'m> {
     }
 
     /// Adds a key on the path that `each` follows.
-    pub(super) fn push(&mut self, name: Option<&str>, key: Cow<'m, str>) {
+    pub(super) fn push(&mut self, name: Option<&str>, key: &impl ToString) {
         if let Some(name) = name {
-            self.keys.push((name.to_owned(), key));
+            self.keys.push((name.to_owned(), key.to_string()));
         }
     }
 
@@ -177,7 +216,7 @@ impl<'m> Names<'m> {
             .keys
             .iter()
             .rev()
-            .map(|(name, text)| (name.as_str(), &**text));
+            .map(|(name, text)| (name.as_str(), text.as_str()));
         let topic = self.topic.iter().map(|(name, text)| (*name, &**text));
         keys.chain(topic)
             .filter(|(name, _)| !matches!(*name, "sensor_id" | "field"))
@@ -188,8 +227,8 @@ impl<'m> Names<'m> {
 #[derive(Clone, Copy)]
 pub(super) struct Around<'x, 'm> {
     pub(super) names: &'x Names<'m>,
-    pub(super) record: &'m Value,
-    pub(super) message: &'m Value,
+    pub(super) record: Part<'m>,
+    pub(super) message: Part<'m>,
     pub(super) cx: &'x Context<'m>,
 }
 
@@ -287,6 +326,6 @@ fn eui(text: &str) -> Option<String> {
     if hex.len() == 16 && hex.bytes().all(|b| b.is_ascii_hexdigit()) {
         return Some(hex.to_ascii_lowercase());
     }
-    let bytes: [u8; 8] = STANDARD.decode(text).ok()?.try_into().ok()?;
+    let bytes: [u8; 8] = base64(text.as_bytes())?.try_into().ok()?;
     Some(format!("{:016x}", u64::from_be_bytes(bytes)))
 }

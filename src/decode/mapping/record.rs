@@ -5,9 +5,8 @@ use std::borrow::Cow;
 
 use serde_json::Value;
 
-use super::document;
 use super::field::Fields;
-use super::place::{Around, Names, find, scalar_text};
+use super::place::{Around, Names, Part, find, find_open, scalar_text};
 use super::tags::Tags;
 use crate::config::mapping::{Place, Rule, Source, TimeUnit, Values};
 use crate::decode::names::{self, excerpt};
@@ -24,7 +23,7 @@ const LABELS_MAX: usize = 256;
 #[derive(Clone, Copy)]
 pub(super) struct Case<'r, 'm> {
     pub(super) rule: &'r Rule,
-    pub(super) message: &'m Value,
+    pub(super) message: Part<'m>,
     /// Records with a duplicate key, which is next to them.
     pub(super) ambiguous: &'r [(&'m Value, &'m str)],
 }
@@ -33,7 +32,7 @@ pub(super) struct Case<'r, 'm> {
 pub(super) fn read<'m>(
     case: Case<'_, 'm>,
     names: &Names<'m>,
-    record: &'m Value,
+    record: Part<'m>,
     cx: &Context<'_>,
     out: &mut BatchBuilder,
 ) -> Result<bool, Fault> {
@@ -72,6 +71,9 @@ pub(super) fn read<'m>(
     names::check_sensor_id(&sensor_id, cx.limits)?;
     let stamp = when(rule, around)?;
     labels(rule, around, &mut tags)?;
+    if let Some(fault) = record.scope.take_fault() {
+        return Err(fault);
+    }
     names::commit(out, &sensor_id, stamp, tags.list(), cx)?;
     Ok(true)
 }
@@ -87,7 +89,7 @@ fn values(
         .as_ref()
         .and_then(|source| around.source(source))
         .unwrap_or_default();
-    let at = |place| Some((place, find(place, around.record, around.message)?));
+    let at = |place| Some((place, find_open(place, around.record, around.message)?));
     let missing = || {
         Fault::new(
             RejectReason::NoValues,
@@ -104,10 +106,6 @@ fn values(
             fields.is_whole = place.steps.is_empty() && prefix.is_empty();
             match value {
                 Value::Object(_) | Value::Array(_) => fields.flatten(&prefix, value),
-                Value::String(text) => match document::within(text)? {
-                    Some(value) => fields.flatten(&prefix, &value),
-                    None => scalar(rule, around, &prefix, value, fields),
-                },
                 _ => scalar(rule, around, &prefix, value, fields),
             }
         }
@@ -154,11 +152,7 @@ fn is_null(place: &Place, around: Around<'_, '_>) -> bool {
     } else {
         around.record
     };
-    place
-        .steps
-        .iter()
-        .try_fold(from, |value, step| super::place::step(step, value))
-        .is_some_and(Value::is_null)
+    from.at(&place.steps).is_some_and(Value::is_null)
 }
 
 /// A value without a name.
@@ -240,7 +234,7 @@ fn labels(rule: &Rule, around: Around<'_, '_>, tags: &mut Tags<'_>) -> Result<()
         let Source::Place(place) = source else {
             continue;
         };
-        let Some(Value::Object(members)) = find(place, around.record, around.message) else {
+        let Some(Value::Object(members)) = find_open(place, around.record, around.message) else {
             continue;
         };
         if members.len() > LABELS_MAX {

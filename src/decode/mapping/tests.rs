@@ -37,7 +37,7 @@ pub(super) fn run(
 
 /// The readings as `id@time{name=value ...}[tag=text ...]`, with the time in seconds, or `now` for
 /// the time of receipt.
-fn listed(text: &str, topic: Option<&str>, payload: &str) -> Vec<String> {
+pub(super) fn listed(text: &str, topic: Option<&str>, payload: &str) -> Vec<String> {
     let (readings, rejects) = run(text, topic, payload);
     assert_eq!(rejects, [], "{payload}");
     readings.iter().map(show).collect()
