@@ -168,7 +168,8 @@ impl Rejects {
         self.left_out.append(left_out);
     }
 
-    pub(super) fn leave_out_member(&mut self, name: &str) {
+    /// Adds a part of the accepted reading that was left out.
+    pub(crate) fn leave_out_name(&mut self, name: &str) {
         self.left_out.add(name, 1);
     }
 

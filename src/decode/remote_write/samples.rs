@@ -101,7 +101,7 @@ impl<'a, 'd> Samples<'a, 'd> {
         self.index += 1;
         if !value.is_finite() {
             let name = self.name();
-            self.rejects.leave_out_member(name);
+            self.rejects.leave_out_name(name);
             self.rejects.skip(1);
         } else if !self.quota.refuses(index) {
             match self.take(ts_ms, value, index) {

@@ -2,8 +2,11 @@
 
 use crate::decode::Format;
 
+/// Pairs `name=value`, which become an object. curl sends this type unless it is given another.
+pub(super) const FORM: &str = "application/x-www-form-urlencoded";
+
 /// The accepted media types. A new format is one line here.
-pub(super) const MEDIA_TYPES: [(&str, Format); 10] = [
+pub(super) const MEDIA_TYPES: [(&str, Format); 11] = [
     ("application/json", Format::Json),
     ("application/x-ndjson", Format::Ndjson),
     ("application/ndjson", Format::Ndjson),
@@ -14,6 +17,7 @@ pub(super) const MEDIA_TYPES: [(&str, Format); 10] = [
     ("application/msgpack", Format::MessagePack),
     ("application/vnd.msgpack", Format::MessagePack),
     ("application/x-msgpack", Format::MessagePack),
+    (FORM, Format::Json),
 ];
 
 /// The names of the accepted media types.

@@ -82,9 +82,8 @@ pub(crate) enum IngestError {
          read; send the body with POST, or the values to GET /v1/hooks/json"
     )]
     NoQueryValues,
-    #[error("unsupported Content-Type {given:?}{}; expected one of {}; without the header the body \
-        is read as JSON",
-        curl_hint(given), media_types().collect::<Vec<_>>().join(", "))]
+    #[error("unsupported Content-Type {given:?}; expected one of {}; without the header the body is \
+        read as JSON", media_types().collect::<Vec<_>>().join(", "))]
     MediaType { given: String },
     #[error("unsupported Content-Encoding {given:?}; expected one of {}", ENCODINGS.join(", "))]
     Encoding { given: String },
@@ -306,15 +305,6 @@ impl IngestError {
             }
             _ => {}
         }
-    }
-}
-
-/// For the type that curl sends with `-d` unless it is given one.
-fn curl_hint(given: &str) -> &'static str {
-    if given.starts_with("application/x-www-form-urlencoded") {
-        " (with curl add -H 'Content-Type: application/json')"
-    } else {
-        ""
     }
 }
 

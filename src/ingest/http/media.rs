@@ -1,9 +1,9 @@
 //! Content-Type to the format of the decoder. Pure.
 
-use axum::http::HeaderMap;
 use axum::http::header::CONTENT_TYPE;
+use axum::http::{HeaderMap, HeaderValue};
 
-use super::accepted::MEDIA_TYPES;
+use super::accepted::{FORM, MEDIA_TYPES};
 use super::error::IngestError;
 use crate::decode::Format;
 
@@ -13,13 +13,7 @@ pub(super) fn format_of(headers: &HeaderMap) -> Result<Format, IngestError> {
     let Some(given) = headers.get(CONTENT_TYPE) else {
         return Ok(Format::Json);
     };
-    let essence = given
-        .to_str()
-        .unwrap_or_default()
-        .split(';')
-        .next()
-        .unwrap_or_default()
-        .trim();
+    let essence = essence(given);
     MEDIA_TYPES
         .iter()
         .find(|(name, _)| essence.eq_ignore_ascii_case(name))
@@ -29,13 +23,24 @@ pub(super) fn format_of(headers: &HeaderMap) -> Result<Format, IngestError> {
         })
 }
 
+/// Whether Content-Type says that the body is a form.
+pub(super) fn is_form(headers: &HeaderMap) -> bool {
+    let given = headers.get(CONTENT_TYPE);
+    given.is_some_and(|given| essence(given).eq_ignore_ascii_case(FORM))
+}
+
+/// The media type without parameters.
+fn essence(given: &HeaderValue) -> &str {
+    let given = given.to_str().unwrap_or_default();
+    given.split(';').next().unwrap_or_default().trim()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn format(value: &'static str) -> Option<Format> {
-        let headers =
-            HeaderMap::from_iter([(CONTENT_TYPE, axum::http::HeaderValue::from_static(value))]);
+        let headers = HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_static(value))]);
         format_of(&headers).ok()
     }
 
@@ -52,7 +57,11 @@ mod tests {
         assert_eq!(format("application/SenML+CBOR"), Some(Format::SenmlCbor));
         assert_eq!(format("application/cbor"), Some(Format::Cbor));
         assert_eq!(format("application/vnd.msgpack"), Some(Format::MessagePack));
-        assert_eq!(format("application/x-www-form-urlencoded"), None);
+        assert_eq!(
+            format("application/x-www-form-urlencoded"),
+            Some(Format::Json)
+        );
+        assert_eq!(format("text/plain"), None);
         assert_eq!(format("application/json-seq"), None);
         assert_eq!(format(""), None);
         assert_eq!(format_of(&HeaderMap::new()).ok(), Some(Format::Json));

@@ -8,8 +8,8 @@
 //! - The route's handler (`readings`, `hooks`, `otlp`, `thingsboard`, `influx`): headers and query.
 //! - `body`: reads the body within its limits. Only then does the request count as running
 //!   (`http.concurrency_max`).
-//! - `pipeline`: decompression (`encoding`), decoding, admission ([`crate::admission`]), and the
-//!   wait for the acknowledgement.
+//! - `pipeline`: decompression (`encoding`), pairs to an object (`form`), decoding, admission
+//!   ([`crate::admission`]), and the wait for the acknowledgement.
 //!
 //! Every refusal is one variant of `IngestError` with its status.
 //!
@@ -39,6 +39,7 @@ mod current;
 pub(crate) mod encoding;
 mod error;
 pub(crate) mod foreign;
+mod form;
 mod hooks;
 mod influx;
 mod media;

@@ -15,11 +15,12 @@ use super::admit::{Running, Shared};
 use super::body::{BodyLimits, BodyPermit, ReceivedBody, check_length, receive};
 use super::encoding::{DecompressError, Encoding};
 use super::error::IngestError;
+use super::form::{Form, NEITHER, Shape, TOO_MANY};
 use crate::access::Grant;
 use crate::ack::{Ack, AckOutcome, AckWaiter};
 use crate::admission::{AdmissionError, IngestBatch};
 use crate::config::{Decoding, Limits};
-use crate::decode::{self, Context, Decoder, Rejects, TsUnit};
+use crate::decode::{self, Context, Decoder, RejectReason, Rejects, TsUnit};
 use crate::model::{BatchBuilder, DeadLetter, FieldLimiter, ReadingBatch};
 use crate::telemetry::metrics::{self, Source};
 use crate::telemetry::{hints, rejected, tail};
@@ -52,8 +53,11 @@ pub(super) struct Origin {
     pub(super) sensor_id: Option<String>,
     /// The field of a bare value.
     pub(super) field: Option<String>,
-    /// If anything is rejected, the body is returned, decompressed.
+    /// If anything is rejected, the body is returned as it was decoded: decompressed, and pairs as
+    /// an object.
     pub(super) keeping: bool,
+    /// The body may be pairs `name=value`, or is the query of a `GET`.
+    pub(super) form: Option<Form>,
     /// An import: `limits.import_past` in place of `limits.past`, and each reading needs its own
     /// time, because it may be sent again days later.
     pub(super) importing: bool,
@@ -206,7 +210,7 @@ impl DecodeJob {
     }
 
     fn decode(&self, inflated_max: u64) -> Result<DecodedBody, DecompressError> {
-        let payload = self.options.encoding.inflate(&self.body, inflated_max)?;
+        let mut payload = self.options.encoding.inflate(&self.body, inflated_max)?;
         let importing = self.options.origin.importing;
         let of_import = importing.then(|| {
             let limits = &self.decoding.limits;
@@ -224,6 +228,10 @@ impl DecodeJob {
             ..usual
         };
         let topic = self.options.origin.topic.as_deref();
+        let read = |payload: &[u8], builder: &mut BatchBuilder, rejects: &mut Rejects| {
+            let decoder = &self.options.decoder;
+            decoder.decode(payload, topic, &context, builder, rejects);
+        };
         let mut builder = BatchBuilder::new(self.decoding.limits.fields_max);
         builder.limit_bytes(self.readings_bytes_max);
         if let Some(fields) = &self.fields {
@@ -239,9 +247,28 @@ impl DecodeJob {
             &mut builder,
         );
         let mut rejects = Rejects::new();
-        self.options
-            .decoder
-            .decode(&payload, topic, &context, &mut builder, &mut rejects);
+        let knows_sensor = context.sensor_id.is_some();
+        let shape = self
+            .options
+            .origin
+            .form
+            .map_or(Shape::Other, |form| form.read(&payload, knows_sensor));
+        match shape {
+            Shape::Object(object) => {
+                payload = object.json.into();
+                if object.is_cut {
+                    rejects.push(0, RejectReason::TooManyFields, TOO_MANY);
+                } else {
+                    read(&payload, &mut builder, &mut rejects);
+                }
+                if !builder.is_empty() {
+                    let names = object.secrets.iter();
+                    names.for_each(|name| rejects.leave_out_name(name));
+                }
+            }
+            Shape::Neither => rejects.push(0, RejectReason::InvalidJson, NEITHER),
+            Shape::Other => read(&payload, &mut builder, &mut rejects),
+        }
         let indexes = rejects.list().iter().map(|reject| reject.index);
         let quoted = if self.options.quoting {
             decode::quote_lines(&payload, indexes, QUOTED_CHARS_MAX)

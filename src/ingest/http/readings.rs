@@ -16,6 +16,7 @@ use super::admit::Shared;
 use super::answer::{self, Accepted};
 use super::encoding::Encoding;
 use super::error::IngestError;
+use super::form::Form;
 use super::media;
 use super::pipeline::{self, DecodeOptions, Origin};
 use super::sender::shown_sender;
@@ -66,6 +67,7 @@ fn decode_options(shared: &Shared, parts: &Parts) -> Result<DecodeOptions, Inges
         None => media::format_of(&parts.headers)?.into(),
     };
     let ts_unit = ts_unit.or(decoder.ts_unit_usual());
+    let form = media::is_form(&parts.headers).then(|| Form::of_body(&decoder));
     Ok(DecodeOptions {
         decoder,
         encoding: Encoding::of(&parts.headers)?,
@@ -75,6 +77,7 @@ fn decode_options(shared: &Shared, parts: &Parts) -> Result<DecodeOptions, Inges
             topic: params.topic,
             sensor_id: params.sensor_id,
             importing: params.import,
+            form: form.flatten(),
             ..Origin::default()
         },
     })

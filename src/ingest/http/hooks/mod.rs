@@ -36,6 +36,8 @@ use super::answer::{self, Accepted};
 use super::body::{BodyLimits, ReceivedBody, check_length, receive};
 use super::encoding::Encoding;
 use super::error::IngestError;
+use super::form::{self, Form};
+use super::media;
 use super::peer::Peer;
 use super::pipeline::{self, DecodedBody};
 use super::routes::{HOOKS, with_slash};
@@ -89,7 +91,10 @@ async fn posted(
     let encoding = Encoding::of(&parts.headers)?;
     // An unknown format is refused here, so its bodies do not become dead letters.
     let target = Target::of(&format, &parts.uri)?;
-    let options = target.decode_options(&shared.formats, encoding)?;
+    let mut options = target.decode_options(&shared.formats, encoding)?;
+    if media::is_form(&parts.headers) {
+        options.origin.form = Form::of_body(&options.decoder);
+    }
     check_length(parts)?;
     let limits = BodyLimits::of(&shared.cfg).at_most(BODY_BYTES_MAX);
     let mut received = receive(parts, body, &limits, &shared.bodies).await?;
@@ -105,7 +110,8 @@ async fn posted(
     }
 }
 
-/// `GET`: a Shelly sends its values in the query. Without any it is a health check.
+/// `GET`: a Shelly sends its values in the query, which is decoded like the body of a form. Without
+/// any value it is a health check.
 async fn take_query(
     State(shared): State<Arc<Shared>>,
     format: Format,
@@ -115,9 +121,10 @@ async fn take_query(
     let taken = async {
         let Path(format) = format?;
         let target = Target::of(&format, &parts.uri)?;
-        let options = target.decode_options(&shared.formats, Encoding::Identity)?;
+        let mut options = target.decode_options(&shared.formats, Encoding::Identity)?;
+        let query = parts.uri.query().unwrap_or_default().as_bytes();
         // axum routes HEAD here as well; it must not change anything.
-        if !target.has_values() || parts.method != Method::GET {
+        if !form::has_values(query) || parts.method != Method::GET {
             return Ok(answer::hook(
                 Accepted::default(),
                 &Default::default(),
@@ -127,7 +134,8 @@ async fn take_query(
         if !options.decoder.reads_objects() {
             return Err(IngestError::NoQueryValues);
         }
-        let mut received = ReceivedBody::of(target.values_as_json(), &parts, &shared.bodies)?;
+        options.origin.form = Some(Form::of_query(&options.decoder));
+        let mut received = ReceivedBody::of(query.to_vec(), &parts, &shared.bodies)?;
         let _running = shared
             .start_patiently(&parts, &mut received, PATIENCE)
             .await?;

@@ -1,7 +1,8 @@
 //! Parses the URL of a hook: the format, and values that the body does not contain.
 //!
 //! `/v1/hooks/{format}?sensor_id=…&field=…&topic=…&ts_unit=…&token=…`. Other query parameters are
-//! ignored (some senders add the event type), except for `GET`: there they are the values. Pure.
+//! ignored (some senders add the event type), except for `GET`: there they are the values (`form`).
+//! Pure.
 
 use axum::extract::Query;
 use axum::http::Uri;
@@ -11,7 +12,7 @@ use super::super::error::IngestError;
 use super::super::pipeline::{DecodeOptions, Origin};
 use crate::access::Grant;
 use crate::config::Decoding;
-use crate::decode::{Context, Formats, Rejects, TsUnit, UnknownName, bare_value_as_json};
+use crate::decode::{Context, Formats, Rejects, TsUnit, UnknownName};
 use crate::model::{BatchBuilder, DeadLetter, ReadingBatch};
 use crate::telemetry::metrics::Source;
 
@@ -19,9 +20,6 @@ const PREFIX: &str = "/v1/hooks/";
 
 /// The suffix that the sender of an `enableUrl` appends to a URL that already has a query.
 const AWS_SUFFIX: &str = "/?confirmationToken=";
-
-/// The native format; in it a Shelly's `id` is the sensor id.
-const NATIVE: &str = "json";
 
 /// A parsed URL.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -31,8 +29,8 @@ pub(crate) struct Target {
     field: Option<String>,
     topic: Option<String>,
     ts_unit: Option<TsUnit>,
-    /// The other query parameters, in order.
-    values: Vec<(String, String)>,
+    /// The id that a Shelly sends of itself: the sensor if there is no `sensor_id`.
+    id: Option<String>,
 }
 
 fn pairs(uri: &Uri) -> Option<Vec<(String, String)>> {
@@ -85,7 +83,8 @@ impl Target {
                             .map_err(|e: UnknownName| error(e.to_string()))?,
                     )
                 }
-                _ => target.values.push((key, value)),
+                "id" => target.id = target.id.or(Some(value)),
+                _ => {}
             }
         }
         Ok(target)
@@ -105,9 +104,9 @@ impl Target {
             sensor_id,
             field,
             topic,
+            id,
             ..
         } = self.clone();
-        let sensor_id = sensor_id.or_else(|| self.id().map(str::to_owned));
         Ok(DecodeOptions {
             decoder,
             encoding,
@@ -115,41 +114,12 @@ impl Target {
             quoting: false,
             origin: Origin {
                 topic,
-                sensor_id,
+                sensor_id: sensor_id.or(id),
                 field,
                 keeping: true,
-                importing: false,
+                ..Origin::default()
             },
         })
-    }
-
-    /// Whether the query has something that a `GET` sends.
-    pub(super) fn has_values(&self) -> bool {
-        !self.values.is_empty()
-    }
-
-    /// The id that a Shelly sends of itself.
-    fn id(&self) -> Option<&str> {
-        self.values
-            .iter()
-            .find(|(key, _)| key == "id")
-            .map(|(_, value)| value.as_str())
-    }
-
-    /// The values of a `GET` as a JSON object, each by the rules of the format `scalar`.
-    pub(super) fn values_as_json(&self) -> Vec<u8> {
-        let is_id = |key: &str| key == "id" && self.format == NATIVE;
-        let member = |(key, value): &(String, String)| {
-            let key = serde_json::Value::from(key.as_str());
-            format!("{key}:{}", bare_value_as_json(value))
-        };
-        let members: Vec<String> = self
-            .values
-            .iter()
-            .filter(|(key, _)| !is_id(key))
-            .map(member)
-            .collect();
-        format!("{{{}}}", members.join(",")).into_bytes()
     }
 
     /// The dead letter of a body of which something was rejected. One reject gives the reason, as
@@ -183,7 +153,7 @@ impl Target {
             TsUnit::Us => "us",
             _ => "ns",
         });
-        let sensor_id = self.sensor_id.as_deref().or(self.id());
+        let sensor_id = self.sensor_id.as_deref().or(self.id.as_deref());
         let pairs = [
             ("sensor_id", sensor_id),
             ("field", self.field.as_deref()),
@@ -280,40 +250,15 @@ mod tests {
             here.written(),
             "/v1/hooks/json?sensor_id=S%261&field=t&topic=a/b%20c&ts_unit=ms"
         );
-        let back = Target::read_back(&here.written()).unwrap();
+        assert_eq!(Target::read_back(&here.written()), Some(here));
         assert_eq!(
-            back,
-            Target {
-                values: vec![],
-                ..here
-            }
+            target("/v1/hooks/json?hum=53&id=shellyht-1").written(),
+            "/v1/hooks/json?sensor_id=shellyht-1"
         );
         assert_eq!(Target::read_back("/v1/hooks/a%20b").unwrap().format, "a b");
         assert_eq!(Target::read_back("fleet/S1"), None);
         assert_eq!(token(&uri.parse().unwrap()).as_deref(), Some("gw1.secret"));
         let aws = "/v1/hooks/json?token=gw1.secret/?confirmationToken=AYAD";
         assert_eq!(token(&aws.parse().unwrap()).as_deref(), Some("gw1.secret"));
-    }
-
-    #[test]
-    fn the_values_of_a_query_are_what_they_look_like() {
-        let json = |uri: &str| String::from_utf8(target(uri).values_as_json()).unwrap();
-        let values = "hum=53&temp=-2.50&on=true&id=shellyht-1&name=a%22b&x=&n=NaN&zip=01234";
-        let rest =
-            r#""hum":53,"temp":-2.5,"on":true,"name":"a\"b","x":null,"n":null,"zip":"01234""#;
-        assert_eq!(
-            json(&format!("/v1/hooks/json?{values}")),
-            format!("{{{rest}}}")
-        );
-        assert!(json(&format!("/v1/hooks/other?{values}")).contains(r#""id":"shellyht-1""#));
-        assert_eq!(
-            target(&format!("/v1/hooks/json?{values}")).written(),
-            "/v1/hooks/json?sensor_id=shellyht-1"
-        );
-        assert_eq!(json("/v1/hooks/json?token=a.b&sensor_id=S"), "{}");
-        assert_eq!(
-            json("/v1/hooks/json?a=unavailable&b=%20&c=.5&d=%2B7&e=1e400&f=-inf&g=21,5&h=0"),
-            r#"{"a":null,"b":null,"c":0.5,"d":7,"e":1e400,"f":-inf,"g":"21,5","h":0}"#
-        );
     }
 }

@@ -119,6 +119,35 @@ async fn a_value_in_a_url_is_read_like_a_scalar() {
             "{query}"
         );
     }
+    // A form is read likewise, and neither its secrets nor those of a query are kept.
+    for (request, sensor_id) in [
+        (
+            hook(
+                "json?sensor_id=S1",
+                "hum=53&temp=nan&PASSWORD=hunter2&zip=01234",
+            )
+            .header(
+                "content-type",
+                "application/x-www-form-urlencoded; charset=utf-8",
+            ),
+            "S1",
+        ),
+        (
+            hook("json?hum=53&id=0042&api_key=hunter2&zip=01234", "").method("GET"),
+            "0042",
+        ),
+    ] {
+        let (answer, readings, dead) = kept(&mut rig, request).await;
+        let names: Vec<_> = readings[0].values.keys().map(String::as_str).collect();
+        assert_eq!((answer.status, names), (200, vec!["hum", "zip"]));
+        assert_eq!((readings[0].sensor_id.as_str(), dead.len()), (sensor_id, 0));
+        assert_eq!(answer.json()["left_out"]["count"], 1);
+    }
+    let body = "id=S1&ts=soon&token=hunter2&temp=1";
+    let form = hook("json", body).header("content-type", "application/x-www-form-urlencoded");
+    let (_, _, dead) = kept(&mut rig, form).await;
+    let payload = String::from_utf8_lossy(&dead[0].payload);
+    assert_eq!(payload, r#"{"sensor_id":"S1","ts":"soon","temp":1}"#);
     // A format that reads no JSON object; `scalar` would store the object as a text.
     for format in ["scalar", "line", "senml", "msgpack", "otlp-json"] {
         let target = format!("{format}?sensor_id=S1&field=t&value=21.5");
