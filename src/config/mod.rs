@@ -158,6 +158,9 @@ pub struct Config {
 pub struct Decoding {
     /// `[limits]`
     pub limits: Limits,
+    /// How old a reading of an import may be: `limits.import_past`, or less if it would soon be
+    /// removed.
+    pub import_past: Duration,
     /// `[line]`
     pub line: Line,
     /// `[formats.NAME]`
@@ -175,10 +178,9 @@ pub struct Decoding {
 }
 
 impl Config {
-    /// Copies the settings that decoding depends on.
-    pub fn decoding(&self) -> Decoding {
-        let mut limits = self.limits.clone();
-        // An older reading would be acknowledged and soon removed.
+    /// `limits.import_past`, up to what `[store]` keeps: an older reading would be acknowledged and
+    /// soon removed.
+    fn import_past(&self) -> Duration {
         // The days of a rollup need all of their hours.
         let margin = if self.rollup.days {
             Duration::from_secs(2 * 86_400)
@@ -186,11 +188,16 @@ impl Config {
             Duration::ZERO
         };
         let kept = self.store.retention.map(|kept| kept.saturating_sub(margin));
-        // Of an hour whose readings were removed no other can be stored.
-        let kept = kept.into_iter().chain(self.store.retention_readings).min();
-        limits.import_past = kept.map_or(limits.import_past, |kept| kept.min(limits.import_past));
+        // Once an hour's readings are removed, no more readings can be stored for it.
+        let kept = kept.into_iter().chain(self.store.retention_readings);
+        kept.fold(self.limits.import_past, Duration::min)
+    }
+
+    /// Copies the settings that decoding depends on.
+    pub fn decoding(&self) -> Decoding {
         Decoding {
-            limits,
+            limits: self.limits.clone(),
+            import_past: self.import_past(),
             line: self.line.clone(),
             native: self.native.clone(),
             scalar: self.scalar,

@@ -183,6 +183,8 @@ pub fn taken_over(old: &Config, new: &Config) -> Config {
         scalar,
         otlp,
         remote_write,
+        // Derived, also from settings that wait for a restart.
+        import_past: _,
         sender_tag: _,
     } = new.decoding();
     (config.limits, config.line, config.formats, config.otlp) = (limits, line, formats, otlp);
@@ -442,6 +444,26 @@ mod tests {
                 .any(|change| change.key == "formats.own" && change.waits.is_none()),
             "{all:?}"
         );
+    }
+
+    #[test]
+    fn a_reload_that_changes_nothing_applies_nothing() {
+        for text in [
+            "",
+            "store.retention = \"400d\"",
+            "store.retention = \"400d\"\nstore.retention_readings = \"370d\"\nrollup.days = true",
+            BROKER,
+        ] {
+            let same = config(text);
+            assert_eq!(taken_over(&same, &same), same, "{text}");
+        }
+        // The first is applied with what the store keeps until a restart.
+        let old = config("store.retention = \"400d\"");
+        let new = config("store.retention = \"500d\"\nlimits.import_past = \"450d\"");
+        let applied = taken_over(&old, &new);
+        let day = std::time::Duration::from_secs(86_400);
+        assert_eq!(applied.limits.import_past, 450 * day);
+        assert_eq!(applied.decoding().import_past, 400 * day);
     }
 
     #[test]

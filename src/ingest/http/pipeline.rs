@@ -215,7 +215,7 @@ impl DecodeJob {
         let of_import = importing.then(|| {
             let limits = &self.decoding.limits;
             Limits {
-                past: limits.import_past.max(limits.past),
+                past: self.decoding.import_past.max(limits.past),
                 ..limits.clone()
             }
         });

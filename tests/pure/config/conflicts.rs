@@ -217,7 +217,7 @@ fn retentions_that_do_not_fit_are_refused() {
         (Some(days(730)), Some(days(365)))
     );
     assert_eq!(
-        tiers.decoding().limits.import_past,
+        tiers.decoding().import_past,
         days(365),
         "an import has the same limit"
     );
