@@ -17,6 +17,7 @@ use super::{
     RemoteWrite, ScalarFormat, Secret, Shutdown, Store, StoreMode, certificates, jwt, listen,
     mapping, mqtt, quota, rollup, sensors, tls, uri,
 };
+use crate::model::collections::OWN;
 use crate::model::{DAY_MS, Span};
 
 /// A command must stay below 16 MiB in total; the rest is for its parts besides statements.
@@ -308,21 +309,13 @@ fn enrich(mut s: Section<'_>) -> Enrich {
     enrich
 }
 
-/// The name of the registry's collection: none that hourbucket writes.
+/// The name of the registry's collection: none of [`OWN`].
 fn collection(node: &Node) -> Result<String, Bad> {
     let advice = "write the name of a collection in store.database, such as \"sensors\"";
     let name = node.text().ok_or_else(|| wrong(node, advice))?;
-    let ours = [
-        "sensor_buckets",
-        "sensor_readings",
-        "sensor_latest",
-        "sensor_summaries",
-        "dead_letters",
-        "sensor_days",
-    ];
-    if ours.contains(&name) {
+    if OWN.contains(&name) {
         return Err(Bad::new(
-            format!("\"{name}\" is a collection that hourbucket writes"),
+            format!("\"{name}\" is the name of a collection or view of hourbucket"),
             advice,
         ));
     }

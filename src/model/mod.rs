@@ -4,6 +4,7 @@
 pub mod batch;
 pub mod catalog;
 pub mod clock;
+pub mod collections;
 pub mod day;
 pub mod dead_letter;
 pub mod field_schema;

@@ -159,12 +159,6 @@ fn the_values_of_readings_latest_and_enrichment_have_limits() {
         ),
         (
             "[limits]",
-            "[enrich]\ncollection = \"sensor_latest\"\n[limits]",
-            "enrich.collection",
-            "hourbucket writes",
-        ),
-        (
-            "[limits]",
             "[enrich]\nfields = \"site\"\n[limits]",
             "enrich.fields",
             "a list of fields",
@@ -182,6 +176,15 @@ fn the_values_of_readings_latest_and_enrichment_have_limits() {
             "name of a field",
         ),
     ]);
+}
+
+#[test]
+fn the_registry_is_none_of_our_collections() {
+    use hourbucket::model::collections::OWN;
+    for name in OWN {
+        let text = format!("[enrich]\ncollection = \"{name}\"\n[limits]");
+        one_problem_each(&[("[limits]", &text, "enrich.collection", "of hourbucket")]);
+    }
 }
 
 #[test]

@@ -104,3 +104,36 @@ impl MongoStore {
         expected
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::config::Config;
+    use crate::model::collections::OWN;
+    use crate::model::{Span, Zone};
+    use crate::store::mongo::{OptionalIndexes, RollupSchema};
+
+    #[tokio::test]
+    async fn every_name_is_one_of_our_own() {
+        let settings = Config::default().store;
+        let store = MongoStore::new(&settings, Span::HOUR, Duration::from_secs(1)).await;
+        let optional = OptionalIndexes {
+            latest: true,
+            tags_index: false,
+        };
+        let rollup = RollupSchema {
+            zone: Zone::UTC,
+            retention: None,
+        };
+        let store = store.unwrap_or_else(|error| panic!("{error}"));
+        let store = store
+            .with_latest_and_tags(optional)
+            .with_rollup(Some(rollup));
+        let (mut names, mut own) = (store.expected_names(), OWN.to_vec());
+        names.sort_unstable();
+        own.sort_unstable();
+        assert_eq!(names, own);
+    }
+}
