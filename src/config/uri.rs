@@ -26,6 +26,11 @@ pub(super) enum InvalidAddress {
     SrvHost,
     #[error("its options are not name=value pairs separated by &")]
     Options,
+    #[error(
+        "its option w=0 leaves writes unacknowledged; remove it: store.write_concern sets how many \
+         members confirm a write"
+    )]
+    Unacknowledged,
     #[error("it does not start with mqtt://, mqtts://, ws:// or wss://")]
     BrokerScheme,
     #[error("user and password are not allowed in it: use username and password_file")]
@@ -73,14 +78,45 @@ pub(super) fn check_store(uri: &str) -> Result<(), InvalidAddress> {
     if srv && (hosts.contains(',') || has_port(hosts)) {
         return Err(InvalidAddress::SrvHost);
     }
-    let options = tail.split_once('?').map_or("", |(_, options)| options);
-    if options
+    let all = tail.split_once('?').map_or("", |(_, options)| options);
+    if all
         .split(['&', ';'])
         .any(|option| !option.is_empty() && !option.contains('='))
     {
         return Err(InvalidAddress::Options);
     }
+    if options(uri).any(|(name, value)| name == "w" && value.parse() == Ok(0)) {
+        return Err(InvalidAddress::Unacknowledged);
+    }
     Ok(())
+}
+
+/// The options of a connection string: names in lower case, and values.
+fn options(uri: &str) -> impl Iterator<Item = (String, &str)> {
+    let all = uri.split_once('?').map_or("", |(_, options)| options);
+    all.split(['&', ';'])
+        .filter_map(|option| option.split_once('='))
+        .map(|(name, value)| (name.to_ascii_lowercase(), value))
+}
+
+/// The names of the options that hourbucket replaces with its own values, as far as they differ
+/// from these. `write_concern`: `store.write_concern`.
+pub(super) fn replaced_options(uri: &str, write_concern: &str) -> Vec<&'static str> {
+    // Each with the value that changes nothing.
+    let replaced = [
+        ("w", Some(write_concern)),
+        ("journal", Some("true")),
+        ("wtimeoutMS", None),
+        ("readConcernLevel", Some("majority")),
+        ("readPreference", Some("primary")),
+        ("readPreferenceTags", None),
+        ("maxStalenessSeconds", None),
+    ];
+    let differs = |(name, same): &(&str, Option<&str>)| {
+        options(uri).any(|(given, value)| given.eq_ignore_ascii_case(name) && Some(value) != *same)
+    };
+    let found = replaced.into_iter().filter(differs);
+    found.map(|(name, _)| name).collect()
 }
 
 /// The connection string without credentials. Hosts, database and harmless options stay.
@@ -206,12 +242,31 @@ mod tests {
             "mongodb://@host",
             "mongodb://a,,b",
             "mongodb://host/?replicaSet",
+            "mongodb://host/?replicaSet=rs0&W=0",
             "mongodb+srv://host:27017",
             "mongodb+srv://a,b",
             "mongodb://ho st",
             "mongodb://[::zz]:1",
         ] {
             assert!(check_store(uri).is_err(), "{uri}");
+        }
+    }
+
+    #[test]
+    fn options_that_are_replaced_are_named_if_they_differ() {
+        for (options, majority, two) in [
+            ("retryWrites=true&w=majority", &[][..], &["w"][..]),
+            ("w=2&journal=true&readPreference=primary", &["w"], &[]),
+            (
+                "journal=false&readpreference=secondary&readConcernLevel=local",
+                &["journal", "readConcernLevel", "readPreference"],
+                &["journal", "readConcernLevel", "readPreference"],
+            ),
+            ("appName=w&tls=true", &[], &[]),
+        ] {
+            let uri = format!("mongodb://host/?{options}");
+            assert_eq!(replaced_options(&uri, "majority"), majority, "{options}");
+            assert_eq!(replaced_options(&uri, "2"), two, "{options}");
         }
     }
 

@@ -5,7 +5,7 @@ use super::mapping::Mapping;
 use super::topic::{merges_sensors, overlap};
 use super::units::{MIB, write_size};
 use super::{
-    AckMode, Config, Mqtt, MqttProtocol, PointAttributes, Retained, Subscription, is_loopback,
+    AckMode, Config, Mqtt, MqttProtocol, PointAttributes, Retained, Subscription, is_loopback, uri,
 };
 
 /// The smallest `journal.max_bytes` in which every dead letter of MQTT fits.
@@ -39,7 +39,21 @@ impl Config {
             .chain(in_clear)
             .chain(plain)
             .chain(self.small_journal())
+            .chain(self.replaced_options())
             .collect()
+    }
+
+    /// Options of `store.uri` that have no effect: they would weaken what an acknowledgement means.
+    fn replaced_options(&self) -> Option<String> {
+        let store = &self.store;
+        let names = uri::replaced_options(store.uri.reveal(), &store.write_concern);
+        (!names.is_empty()).then(|| {
+            format!(
+                "store.uri: these options have no effect: {}; hourbucket reads from the primary, \
+                 and waits for store.write_concern and the journal of MongoDB; remove them",
+                names.join(", ")
+            )
+        })
     }
 
     /// What one batch of messages becomes must fit into the half of the journal that can be freed:

@@ -170,6 +170,9 @@ impl MongoStore {
             .get_or_insert_with(|| "hourbucket".to_owned());
         options.max_pool_size.get_or_insert(config.pool_max);
         options.max_connecting.get_or_insert(4);
+        // Those of the URI would apply to operations that do not name their own.
+        (options.read_concern, options.write_concern) = (None, None);
+        options.selection_criteria = None;
         options.server_selection_timeout = Some(config.connect_timeout);
         options.connect_timeout = Some(config.connect_timeout);
         let has_user = options.credential.is_some();

@@ -104,3 +104,20 @@ fn remote_write_that_merges_series_is_remarked() {
         [""; 0]
     );
 }
+
+#[test]
+fn options_of_the_uri_without_effect_are_a_warning() {
+    let place = Place::new();
+    let warnings = |options: &str| {
+        let text = format!("store.uri = \"mongodb://h/?{options}\"\n");
+        place.good(&text, &[]).warnings()
+    };
+    assert_eq!(warnings("replicaSet=rs0&w=majority"), [""; 0]);
+    let [replaced] = &warnings("readPreference=secondary&journal=false")[..] else {
+        panic!("one warning")
+    };
+    assert!(
+        replaced.contains("no effect: journal, readPreference;"),
+        "{replaced}"
+    );
+}
