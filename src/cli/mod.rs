@@ -391,9 +391,6 @@ async fn check_all(loaded: &config::Loaded) -> ExitCode {
     {
         print_line(&format!("warning  configuration  {warning}"));
     }
-    for remark in loaded.config.remarks() {
-        print_line(&format!("look     configuration  {remark}"));
-    }
     let store = store(&loaded.config).await;
     let mut good = true;
     for finding in check::check(&loaded.config, store).await {

@@ -64,9 +64,6 @@ pub(super) async fn run(
     {
         tracing::warn!(%warning, "configuration warning");
     }
-    for remark in config.remarks() {
-        tracing::info!(remark, "configuration remark");
-    }
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
     let storing = match config.ingest.ack {
         AckMode::Journal => storing,

@@ -4,9 +4,7 @@
 use super::mapping::Mapping;
 use super::topic::{merges_sensors, overlap};
 use super::units::{MIB, write_size};
-use super::{
-    AckMode, Config, Mqtt, MqttProtocol, PointAttributes, Retained, Subscription, is_loopback, uri,
-};
+use super::{AckMode, Config, Mqtt, MqttProtocol, Retained, Subscription, is_loopback, uri};
 
 /// The smallest `journal.max_bytes` in which every dead letter of MQTT fits.
 const JOURNAL_WITH_MQTT_MIN: u64 = 12 * MIB;
@@ -68,20 +66,6 @@ impl Config {
                 write_size(JOURNAL_WITH_MQTT_MIN)
             )
         })
-    }
-
-    /// What a default means for some senders: one sentence for each, with its key. Startup and
-    /// `check` show them.
-    pub fn remarks(&self) -> Vec<String> {
-        let is_tags = self.http.enabled && self.remote_write.other_labels == PointAttributes::Tags;
-        let remote_write = is_tags.then(|| {
-            "remote_write.other_labels = \"tags\": series of remote write that have the same \
-             metric and sensor and differ only in other labels, such as one for each CPU or disk, \
-             become indistinguishable readings of one field; set it to \"sensor_id\" before \
-             Prometheus sends such metrics, because that changes the sensor ids"
-                .to_owned()
-        });
-        remote_write.into_iter().collect()
     }
 }
 

@@ -105,6 +105,12 @@ fn check_logs_in_to_the_broker_and_names_the_journal() {
         text.contains(&format!("ok       journal        {}: ", journal.display())),
         "{text}"
     );
+    let about_settings = |line: &&str| line.split_whitespace().nth(1) == Some("configuration");
+    assert_eq!(
+        text.lines().filter(about_settings).count(),
+        1,
+        "the check has no remark on its own defaults: {text}"
+    );
 }
 
 #[test]

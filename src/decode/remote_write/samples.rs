@@ -16,6 +16,12 @@ use crate::model::{BatchBuilder, ValueRef};
 const NAME: &str = "__name__";
 /// Labels of one series; no more could be tags anyway.
 const LABELS_MAX: usize = 128;
+/// The hint if series are indistinguishable.
+const INDISTINCT: &str = "series of remote write with one metric and sensor differ only in labels \
+    that are tags here, such as one for each CPU or disk, so they become indistinguishable readings \
+    of one field; to make each series a sensor, set remote_write.other_labels = \"sensor_id\", which \
+    changes the sensor ids";
+
 /// Between the values of several labels in a sensor's id.
 const SEPARATOR: char = '/';
 
@@ -59,6 +65,10 @@ pub(super) struct Samples<'a, 'd> {
     /// Labels without the name, sorted, of the series so far: one sensor and its tags each.
     sensors: Vec<Vec<Label<'d>>>,
     known: HashMap<Vec<Label<'d>>, u32>,
+    /// The first of `sensors` with each id, unless every series is a sensor.
+    ids: HashMap<String, u32>,
+    /// For each of these and each metric: the first of `sensors` that has it.
+    metrics: HashMap<(u32, &'d str), u32>,
 }
 
 impl<'a, 'd> Samples<'a, 'd> {
@@ -68,6 +78,7 @@ impl<'a, 'd> Samples<'a, 'd> {
         rejects: &'a mut Rejects,
     ) -> Samples<'a, 'd> {
         let (index, series, list, sensors, known) = Default::default();
+        let (ids, metrics) = Default::default();
         Samples {
             settings,
             cx,
@@ -78,6 +89,8 @@ impl<'a, 'd> Samples<'a, 'd> {
             list,
             sensors,
             known,
+            ids,
+            metrics,
         }
     }
 
@@ -173,14 +186,31 @@ impl<'a, 'd> Samples<'a, 'd> {
             ));
         };
         let field = labels.remove(at).value;
-        if let Some(known) = self.known.get(&labels) {
-            return Ok((field, *known));
-        }
-        names::check_sensor_id(&self.sensor_id(&labels)?, self.cx.limits)?;
-        let sensor = self.sensors.len() as u32;
-        self.sensors.push(labels.clone());
-        self.known.insert(labels, sensor);
+        let sensor = match self.known.get(&labels) {
+            Some(known) => *known,
+            None => {
+                names::check_sensor_id(&self.sensor_id(&labels)?, self.cx.limits)?;
+                let sensor = self.sensors.len() as u32;
+                self.sensors.push(labels.clone());
+                self.known.insert(labels, sensor);
+                sensor
+            }
+        };
+        self.compare(field, sensor)?;
         Ok((field, sensor))
+    }
+
+    /// Gives a hint if this series becomes indistinguishable from another one.
+    fn compare(&mut self, field: &'d str, sensor: u32) -> Result<(), Fault> {
+        if self.settings.other_labels == PointAttributes::SensorId {
+            return Ok(());
+        }
+        let id = self.sensor_id(&self.sensors[sensor as usize])?;
+        let first = *self.ids.entry(id).or_insert(sensor);
+        if *self.metrics.entry((first, field)).or_insert(sensor) != sensor {
+            self.rejects.hint(INDISTINCT);
+        }
+        Ok(())
     }
 
     fn sensor_id(&self, labels: &[Label<'_>]) -> Result<String, Fault> {

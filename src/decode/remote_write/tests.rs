@@ -187,6 +187,28 @@ fn the_sensor_is_named_by_labels_that_a_setting_lists() {
 }
 
 #[test]
+fn series_that_become_indistinguishable_are_hinted_at() {
+    let of = |cpu: &'static str| [("__name__", "cpu"), ("instance", "h"), ("cpu", cpu)];
+    let hints = |second: &[(&str, &str)], settings: &RemoteWrite| {
+        let first = of("0");
+        let all = [series(&first, &[(T, 1.0)]), series(second, &[(T, 2.0)])];
+        both(&all, settings).1.hints().len()
+    };
+    assert_eq!(hints(&of("1"), &settings()), 1);
+    // The same series, another metric, another sensor.
+    assert_eq!(hints(&of("0"), &settings()), 0);
+    let metric = [("__name__", "load"), ("instance", "h"), ("cpu", "1")];
+    assert_eq!(hints(&metric, &settings()), 0);
+    let sensor = [("__name__", "cpu"), ("instance", "i"), ("cpu", "1")];
+    assert_eq!(hints(&sensor, &settings()), 0);
+    let own = RemoteWrite {
+        other_labels: PointAttributes::SensorId,
+        ..settings()
+    };
+    assert_eq!(hints(&of("1"), &own), 0);
+}
+
+#[test]
 fn what_is_no_number_is_skipped_or_rejected_and_the_rest_is_kept() {
     let labels = [("__name__", "temp"), ("instance", "S1")];
     let stale = f64::from_bits(0x7ff0_0000_0000_0002);

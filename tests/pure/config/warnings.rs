@@ -1,4 +1,4 @@
-//! Settings that are accepted with a warning or a remark.
+//! Settings that are accepted with a warning.
 
 use super::{DESIGN, Place, subscribed};
 
@@ -88,24 +88,6 @@ fn filters_that_overlap_are_a_warning() {
 }
 
 #[test]
-fn remote_write_that_merges_series_is_remarked() {
-    let place = Place::new();
-    let remarks = |text: &str| place.good(text, &[]).remarks();
-    let [remark] = &remarks("")[..] else {
-        panic!("one remark")
-    };
-    assert!(
-        remark.starts_with("remote_write.other_labels = \"tags\"")
-            && remark.contains("\"sensor_id\""),
-        "{remark}"
-    );
-    assert_eq!(
-        remarks("remote_write.other_labels = \"sensor_id\"\n"),
-        [""; 0]
-    );
-}
-
-#[test]
 fn options_of_the_uri_without_effect_are_a_warning() {
     let place = Place::new();
     let warnings = |options: &str| {
@@ -120,4 +102,14 @@ fn options_of_the_uri_without_effect_are_a_warning() {
         replaced.contains("no effect: journal, readPreference;"),
         "{replaced}"
     );
+}
+
+#[test]
+fn the_shipped_settings_have_no_warning() {
+    let place = Place::new();
+    let shipped = concat!(env!("CARGO_MANIFEST_DIR"), "/config/hourbucket.toml");
+    let shipped = std::fs::read_to_string(shipped).unwrap();
+    for text in ["", &shipped] {
+        assert_eq!(place.good(text, &[]).warnings(), [""; 0], "{text}");
+    }
 }
