@@ -5,7 +5,7 @@
 //! description.
 
 use mongodb::Database;
-use mongodb::bson::{Bson, Document, doc};
+use mongodb::bson::{Document, doc};
 
 use crate::store::mongo::error::{command_code, describe, text_of};
 use crate::store::mongo::names::META;
@@ -135,14 +135,7 @@ impl<'a> Setup<'a> {
     /// Runs a query and returns its first document.
     pub(super) async fn first(&self, query: Document) -> Result<Option<Document>, Failure> {
         let reply = self.ask(query).await?;
-        let batch = reply
-            .get_document("cursor")
-            .and_then(|c| c.get_array("firstBatch"));
-        Ok(batch
-            .ok()
-            .and_then(|b| b.first())
-            .and_then(Bson::as_document)
-            .cloned())
+        Ok(first_batch(&reply).into_iter().next())
     }
 
     /// Runs a command that changes something, with the write concern.
@@ -262,12 +255,19 @@ impl<'a> Setup<'a> {
         let command = doc! { "listCollections": 1, "filter": { "name": { "$in": names } } };
         let step = "listing the collections (listCollections)";
         let reply = self.ask(command).await.map_err(|f| f.at(step))?;
-        let batch = reply
-            .get_document("cursor")
-            .and_then(|c| c.get_array("firstBatch"));
-        let found = batch.map(|b| b.iter().filter_map(|d| d.as_document().cloned()).collect());
-        Ok(Listing(found.unwrap_or_default()))
+        Ok(Listing(first_batch(&reply)))
     }
+}
+
+/// The first batch of a cursor. It is complete for lists of collections by name and of indexes: a
+/// collection has at most 64.
+pub(super) fn first_batch(reply: &Document) -> Vec<Document> {
+    let batch = reply
+        .get_document("cursor")
+        .and_then(|c| c.get_array("firstBatch"));
+    batch
+        .map(|b| b.iter().filter_map(|d| d.as_document().cloned()).collect())
+        .unwrap_or_default()
 }
 
 /// The entries that `listCollections` returned.

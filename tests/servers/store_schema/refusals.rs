@@ -148,6 +148,75 @@ async fn a_name_that_something_else_has_is_refused_before_anything_is_created() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_would_refuse_or_remove_documents_is_refused_with_the_remedy() {
+    let collated =
+        |name: &str| doc! { "create": name, "collation": { "locale": "en", "strength": 2 } };
+    let index = |name: &str, key: Document, option: Document| {
+        let mut index = doc! { "key": key, "name": "mine" };
+        index.extend(option);
+        doc! { "createIndexes": name, "indexes": [index] }
+    };
+    let unique = || doc! { "unique": true };
+    let expires = || doc! { "expireAfterSeconds": 3600 };
+    let rig = Rig::new("foreign").await;
+    for (command, name, parts) in [
+        (
+            collated("sensor_buckets"),
+            "sensor_buckets",
+            ["collation", "rename or drop"],
+        ),
+        (
+            collated("sensor_catalog"),
+            "sensor_catalog",
+            ["collation", "store.database"],
+        ),
+        (
+            index(
+                "sensor_buckets",
+                doc! { "sensor_id": 1, "bucket_start": 1 },
+                unique(),
+            ),
+            "sensor_buckets",
+            ["unique", "db.sensor_buckets.dropIndex(\"mine\")"],
+        ),
+        (
+            index("sensor_catalog", doc! { "tags.serial": 1 }, unique()),
+            "sensor_catalog",
+            ["unique", "db.sensor_catalog.dropIndex(\"mine\")"],
+        ),
+        (
+            index("sensor_buckets", doc! { "first_ts": 1 }, expires()),
+            "sensor_buckets",
+            ["3600 s after first_ts", "store.retention"],
+        ),
+        (
+            index("hourbucket_meta", doc! { "at": 1 }, expires()),
+            "hourbucket_meta",
+            ["3600 s after at", "dropIndex"],
+        ),
+        (
+            doc! { "create": "dead_letters", "validator": { "mine": true } },
+            "dead_letters",
+            ["validator", "collMod"],
+        ),
+    ] {
+        rig.db.run_command(command.clone()).await.unwrap();
+        let checked = rig.store().await.inspect().await.unwrap_err().to_string();
+        rig.refused(&[&[name, "nothing was changed"][..], &parts].concat())
+            .await;
+        for part in parts {
+            assert!(checked.contains(part), "`{part}` is not in: {checked}");
+        }
+        assert_eq!(
+            rig.names().await,
+            [name],
+            "nothing was created before the refusal"
+        );
+        rig.db.drop().await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn missing_privileges_are_named_and_few_are_needed_after_init() {
     let mongod = Mongod::start_kind(Kind {
         users: true,

@@ -68,7 +68,7 @@ pub(in crate::store::mongo) async fn prepare(
         .list(&[BUCKETS, READINGS, DEAD_LETTERS, SUMMARIES])
         .await?;
     let mut done = vec![];
-    buckets(setup, &found, &mut done).await?;
+    done.extend(validated(setup, &found, BUCKETS, validator()).await?);
     let key = doc! { "sensor_id": 1, "bucket_start": -1, "page": 1 };
     setup
         .create_index(BUCKETS, doc! { "key": key, "name": "sensor_bucket_page" })
@@ -116,30 +116,31 @@ pub(super) fn made(created: Result<(), Failure>, name: &str) -> Result<bool, Sch
     }
 }
 
-/// Creates or updates the collection of pages with its validator.
-async fn buckets(
+/// Creates a collection with its validator, or updates the validator. Returns a line if this
+/// changed something.
+pub(super) async fn validated(
     setup: &Setup<'_>,
     found: &Listing,
-    done: &mut Vec<String>,
-) -> Result<(), SchemaError> {
-    let wanted = doc! { "validator": validator(), "validationLevel": "moderate" };
-    if found.get(BUCKETS).is_none() && made(setup.create(BUCKETS, &wanted).await, BUCKETS)? {
-        done.push(format!("created collection {BUCKETS}"));
-        return Ok(());
+    name: &str,
+    validator: Document,
+) -> Result<Option<String>, SchemaError> {
+    let wanted = doc! { "validator": validator, "validationLevel": "moderate" };
+    if found.get(name).is_none() && made(setup.create(name, &wanted).await, name)? {
+        return Ok(Some(format!("created collection {name}")));
     }
-    let is_as = |(name, value): (&String, &Bson)| {
+    let is_as = |(option, value): (&String, &Bson)| {
         found
-            .options(BUCKETS)
-            .is_some_and(|o| o.get(name) == Some(value))
+            .options(name)
+            .is_some_and(|o| o.get(option) == Some(value))
     };
-    if !wanted.iter().all(is_as) {
-        let mut update = doc! { "collMod": BUCKETS };
-        update.extend(wanted);
-        let step = "updating the validator of sensor_buckets (collMod)";
-        setup.change(update).await.map_err(|f| f.at(step))?;
-        done.push(format!("updated the validator of {BUCKETS}"));
+    if wanted.iter().all(is_as) {
+        return Ok(None);
     }
-    Ok(())
+    let mut update = doc! { "collMod": name };
+    update.extend(wanted);
+    let step = format!("updating the validator of {name} (collMod)");
+    setup.change(update).await.map_err(|f| f.at(step))?;
+    Ok(Some(format!("updated the validator of {name}")))
 }
 
 /// Creates, changes or drops the TTL index on `field` according to `seconds`, for the documents

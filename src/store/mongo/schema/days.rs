@@ -9,7 +9,7 @@ use mongodb::bson::{Bson, Document, doc};
 
 use crate::model::Zone;
 use crate::store::mongo::names::{DAY_SUMMARIES, DAYS, META, PENDING_DAYS};
-use crate::store::mongo::schema::collections::{made, summary_of_field, ttl, view};
+use crate::store::mongo::schema::collections::{made, summary_of_field, ttl, validated, view};
 use crate::store::mongo::schema::rollup_schema::RollupSchema;
 use crate::store::mongo::setup::{SchemaError, Setup};
 
@@ -29,11 +29,11 @@ pub(in crate::store::mongo) async fn prepare(
     let mut done = vec![];
     record_zone(setup, rollup.zone).await?;
     let found = setup.list(&[DAYS, PENDING_DAYS, DAY_SUMMARIES]).await?;
-    let options = doc! { "validator": validator(), "validationLevel": "moderate" };
-    for (name, options) in [(DAYS, options), (PENDING_DAYS, doc! {})] {
-        if found.get(name).is_none() && made(setup.create(name, &options).await, name)? {
-            done.push(format!("created collection {name}"));
-        }
+    done.extend(validated(setup, &found, DAYS, validator()).await?);
+    if found.get(PENDING_DAYS).is_none()
+        && made(setup.create(PENDING_DAYS, &doc! {}).await, PENDING_DAYS)?
+    {
+        done.push(format!("created collection {PENDING_DAYS}"));
     }
     let key = doc! { "sensor_id": 1, "day": 1 };
     setup

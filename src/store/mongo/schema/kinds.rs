@@ -46,7 +46,8 @@ impl MongoStore {
     /// collection. Changes nothing.
     ///
     /// # Errors
-    /// A name belongs to something else.
+    /// A name belongs to something else, or a collection has options or indexes with which writes
+    /// would fail ([`super::foreign`]).
     pub(in crate::store::mongo) async fn list_expected(
         &self,
         setup: &Setup<'_>,
@@ -74,6 +75,7 @@ impl MongoStore {
             let step = format!("checking the collections of {}", setup.db.name());
             return Err(SchemaError::permanent(step, detail));
         }
+        self.check_foreign(setup, &found).await?;
         Ok(found)
     }
 

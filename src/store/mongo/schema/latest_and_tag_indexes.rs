@@ -2,11 +2,12 @@
 //! `sensor_latest`, and the wildcard index on tags. Objects that are already correct are not
 //! changed.
 
-use mongodb::bson::{Document, doc};
+use mongodb::bson::doc;
 
 use crate::store::mongo::names::{BUCKETS, LATEST};
 use crate::store::mongo::setup::{
     Failure, INDEX_NOT_FOUND, NAMESPACE_EXISTS, NAMESPACE_NOT_FOUND, SchemaError, Setup,
+    first_batch,
 };
 
 /// The index for queries such as "all sensors of site north".
@@ -91,14 +92,4 @@ async fn has_tags_index(setup: &Setup<'_>) -> Result<bool, SchemaError> {
         }) => Ok(false),
         Err(failure) => Err(failure.at(format!("listing the indexes of {BUCKETS}"))),
     }
-}
-
-/// The cursor's first batch. It is complete: a collection has at most 64 indexes.
-fn first_batch(reply: &Document) -> Vec<Document> {
-    let batch = reply
-        .get_document("cursor")
-        .and_then(|c| c.get_array("firstBatch"));
-    batch
-        .map(|b| b.iter().filter_map(|d| d.as_document().cloned()).collect())
-        .unwrap_or_default()
 }
