@@ -93,11 +93,13 @@ pub struct CatalogUpdate {
     /// When readings of the sensor last arrived, by the clock of the service, ms since 1970,
     /// rounded down ([`floor_arrival`]).
     pub arrived_ms: i64,
+    /// When the update was made, by the clock of the service, ms since 1970.
+    pub created_ms: i64,
 }
 
 impl CatalogUpdate {
-    /// The update for these readings, at least one. `tags`: with the time of the reading that they
-    /// are from, which may be another one.
+    /// The update for these readings, at least one, made when they arrived. `tags`: with the time of
+    /// the reading that they are from, which may be another one.
     pub fn of_rows(
         sensor_id: SensorId,
         rows: &Rows,
@@ -122,6 +124,7 @@ impl CatalogUpdate {
             first_ts_ms,
             last_ts_ms,
             arrived_ms,
+            created_ms: arrived_ms,
         }
     }
 
@@ -137,6 +140,7 @@ impl CatalogUpdate {
         self.first_ts_ms = self.first_ts_ms.min(other.first_ts_ms);
         self.last_ts_ms = self.last_ts_ms.max(other.last_ts_ms);
         self.arrived_ms = self.arrived_ms.max(other.arrived_ms);
+        self.created_ms = self.created_ms.min(other.created_ms);
     }
 }
 
@@ -257,6 +261,7 @@ mod tests {
             first_ts_ms: ts_ms,
             last_ts_ms: ts_ms,
             arrived_ms: -ts_ms,
+            created_ms: ts_ms,
         };
         let all = [
             update(3, "a", "new"),

@@ -310,6 +310,7 @@ mod tests {
             first_ts_ms: 1000,
             last_ts_ms: 1000,
             arrived_ms: 1000,
+            created_ms: 0,
         };
         let a = stored("a", "temp", "north");
         let b = stored("b", "temp", "north");
@@ -406,6 +407,7 @@ mod tests {
             first_ts_ms: 1_709_290_800_000,
             last_ts_ms: 1_709_290_800_000,
             arrived_ms: 0,
+            created_ms: 0,
         };
         store.merge_catalog(&[&stored]).await.unwrap();
         let held = [
@@ -446,6 +448,7 @@ mod tests {
             first_ts_ms: 1000,
             last_ts_ms: 1000,
             arrived_ms: 1000,
+            created_ms: 0,
         };
         let updates: Vec<CatalogUpdate> = ids.map(update).collect();
         let updates: Vec<&CatalogUpdate> = updates.iter().collect();

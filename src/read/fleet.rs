@@ -1,10 +1,13 @@
 //! Fleet overview: the busiest sensors, the newest, and those that have become silent.
 //!
 //! The shards are scanned step by step, at most once per [`FRESH`], however many clients query. The
-//! data is from this process: a restart begins empty, and a second instance has its own. Only long
-//! silence is known from the catalogue ([`super::silence`]).
+//! data is from this process: a restart begins empty, and a second instance has its own. The
+//! catalogue knows the newest sensors and long silence ([`super::silence`]), as last counted.
+//!
+//! A sensor is as new as its entry in the catalogue, whatever the times of its readings. One without
+//! an entry is newer: its first readings are not written yet.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use futures_util::future::try_join_all;
@@ -16,7 +19,7 @@ use super::{ReadError, ReadService, TIME_MAX};
 use crate::accumulate::query::{ShardQuery, ShardResponse};
 use crate::accumulate::state::snapshot::{FLEET_MAX, NewSensor, ShardFleet, SilentSensor};
 use crate::model::SensorId;
-use crate::store::catalog::CatalogCounts;
+use crate::store::catalog::{CatalogCounts, CatalogEntry, CatalogQuery};
 
 /// How long a result is reused.
 const FRESH: Duration = Duration::from_secs(3);
@@ -24,8 +27,6 @@ const FRESH: Duration = Duration::from_secs(3);
 const LOOK_UP_MAX: usize = 256;
 /// Time limit of that lookup.
 const LOOK_UP_TIME: Duration = Duration::from_secs(2);
-/// Maximum number of sensors for which the lookup result is cached.
-const KNOWN_MAX: usize = 4096;
 
 impl ReadService {
     /// The fleet, at most a few seconds old.
@@ -54,37 +55,61 @@ impl ReadService {
             }
         }
         let mut fleet = merged(parts, as_of_ms);
-        add_silent(&mut fleet, &self.silence.counts());
-        self.keep_new(&mut fleet.newest, &mut cached.known).await;
+        let counts = self.silence.counts();
+        add_silent(&mut fleet, &counts);
+        let mut met = std::mem::take(&mut fleet.newest);
+        met.truncate(LOOK_UP_MAX);
+        let all_known = self.look_up(&met, &mut cached.created).await;
+        fleet.newest = newest(met, &cached.created, all_known, counts.newest);
         cached.fleet = Some((Instant::now(), fleet.clone()));
         Ok(fleet)
     }
 
-    /// Keeps only sensors that were not in the store before: after a restart every sensor is new to
-    /// the shards.
-    async fn keep_new(&self, met: &mut Vec<NewSensor>, known: &mut HashMap<SensorId, bool>) {
-        met.truncate(LOOK_UP_MAX);
-        if known.len() > KNOWN_MAX {
-            known.clear();
+    /// Looks up when the entries of these sensors were created, of those that are not in `created`
+    /// yet; forgets all others. `false`: the catalogue did not answer, or does not have all sensors
+    /// yet.
+    async fn look_up(&self, met: &[NewSensor], created: &mut BTreeMap<SensorId, i64>) -> bool {
+        let met: BTreeSet<&SensorId> = met.iter().map(|met| &met.sensor_id).collect();
+        created.retain(|id, _| met.contains(id));
+        let ids = met.into_iter().filter(|id| !created.contains_key(*id));
+        let ids: Vec<SensorId> = ids.cloned().collect();
+        if ids.is_empty() {
+            return true;
         }
-        let ask: Vec<NewSensor> = met
-            .iter()
-            .filter(|m| !known.contains_key(&m.sensor_id))
-            .cloned()
-            .collect();
-        let ids: Vec<SensorId> = ask.iter().map(|m| m.sensor_id.clone()).collect();
-        if !ids.is_empty()
-            && let Ok(Ok(first)) = timeout(LOOK_UP_TIME, self.store.first_buckets(&ids)).await
-        {
-            for (met, first) in ask.into_iter().zip(first) {
-                let before = first.is_some_and(|start| start < self.span.floor(met.at_ms));
-                known.insert(met.sensor_id, before);
-            }
-        }
-        // Sensors without an answer from the store are omitted for now.
-        met.retain(|m| known.get(&m.sensor_id) == Some(&false));
-        met.truncate(FLEET_MAX);
+        let query = CatalogQuery {
+            sensor_ids: Some(ids),
+            ..CatalogQuery::default()
+        };
+        let found = timeout(LOOK_UP_TIME, self.store.find_catalog(&query)).await;
+        let Ok(Ok(found)) = found else {
+            return false;
+        };
+        created.extend(found.into_iter().map(|e| (e.sensor_id, e.created_ms)));
+        self.store.is_catalog_complete()
     }
+}
+
+/// The newest of the sensors that the shards have met since the start, and of those that the
+/// catalogue has counted. `all_known`: those that are not in `created` have no entry.
+fn newest(
+    met: Vec<NewSensor>,
+    created: &BTreeMap<SensorId, i64>,
+    all_known: bool,
+    counted: Vec<CatalogEntry>,
+) -> Vec<NewSensor> {
+    let counted = counted.into_iter().map(|e| (e.sensor_id, e.created_ms));
+    let mut all: BTreeMap<SensorId, i64> = counted.collect();
+    for NewSensor { sensor_id, at_ms } in met {
+        let unwritten = all_known.then_some(at_ms);
+        if let Some(at_ms) = created.get(&sensor_id).copied().or(unwritten) {
+            all.insert(sensor_id, at_ms);
+        }
+    }
+    let as_new = |(sensor_id, at_ms)| NewSensor { sensor_id, at_ms };
+    let mut newest: Vec<NewSensor> = all.into_iter().map(as_new).collect();
+    newest.sort_by_key(|new| std::cmp::Reverse(new.at_ms));
+    newest.truncate(FLEET_MAX);
+    newest
 }
 
 fn merged(parts: Vec<ShardFleet>, as_of_ms: i64) -> Fleet {
@@ -141,4 +166,48 @@ fn add_silent(fleet: &mut Fleet, counts: &CatalogCounts) {
             .cmp(&a.arrived_ms)
             .then_with(|| a.sensor_id.cmp(&b.sensor_id))
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{CatalogUpdate, RowFlags, Rows, ValueRef};
+
+    fn entry(sensor_id: &str, created_ms: i64) -> CatalogEntry {
+        // Readings of an earlier time, as in a backfill.
+        let mut rows = Rows::default();
+        rows.push_named(0, RowFlags::default(), &[("temp", ValueRef::Int(1))]);
+        let update = CatalogUpdate::of_rows(sensor_id.into(), &rows, None, created_ms);
+        CatalogEntry::new(&update)
+    }
+
+    fn met(sensor_id: &str, at_ms: i64) -> NewSensor {
+        let sensor_id = sensor_id.into();
+        NewSensor { sensor_id, at_ms }
+    }
+
+    #[test]
+    fn a_sensor_is_as_new_as_its_entry_in_the_catalogue() {
+        // After a restart every sensor is new to the shards.
+        let shards = vec![
+            met("unwritten", 9000),
+            met("back", 8500),
+            met("backfilled", 8000),
+        ];
+        let created = [("back".into(), 10), ("backfilled".into(), 8005)].into();
+        let counted = vec![entry("other instance", 8700), entry("backfilled", 8005)];
+        let expected = [
+            met("unwritten", 9000),
+            met("other instance", 8700),
+            met("backfilled", 8005),
+            met("back", 10),
+        ];
+        let all = newest(shards.clone(), &created, true, counted.clone());
+        assert_eq!(all, expected);
+        // Without an answer, "unwritten" may be an old sensor.
+        assert_eq!(newest(shards, &created, false, counted), expected[1..]);
+        let many = (0..100).map(|n| met(&n.to_string(), n)).collect();
+        let newest = newest(many, &BTreeMap::new(), true, vec![]);
+        assert_eq!((newest.len(), newest[0].at_ms), (FLEET_MAX, 99));
+    }
 }

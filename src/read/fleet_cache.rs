@@ -1,6 +1,6 @@
 //! The last overview of the fleet.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use tokio::sync::Mutex;
 use tokio::time::Instant;
@@ -34,6 +34,6 @@ pub(super) struct FleetCache(pub(super) Mutex<Cached>);
 #[derive(Default)]
 pub(super) struct Cached {
     pub(super) fleet: Option<(Instant, Fleet)>,
-    /// For each new sensor: whether it was in the store before.
-    pub(super) known: HashMap<SensorId, bool>,
+    /// Of the sensors that the shards have met: when the entry in the catalogue was created.
+    pub(super) created: BTreeMap<SensorId, i64>,
 }

@@ -129,9 +129,12 @@ pub struct CatalogCounts {
     /// Those of them whose last arrival is the latest, latest first, at most [`LATEST_MAX`];
     /// without tags and fields.
     pub latest: Vec<CatalogEntry>,
+    /// The entries that were created last, latest first, at most [`LATEST_MAX`]; without tags and
+    /// fields.
+    pub newest: Vec<CatalogEntry>,
 }
 
-/// See [`CatalogCounts::latest`].
+/// See [`CatalogCounts::latest`] and [`CatalogCounts::newest`].
 pub const LATEST_MAX: usize = 20;
 
 /// Entries that are counted at most: about a second of the server.
@@ -157,6 +160,9 @@ pub struct CatalogEntry {
     pub last_ts_ms: i64,
     /// When its readings last arrived (ms since 1970), rounded down by the instance that wrote it.
     pub arrived_ms: i64,
+    /// When the entry was created, by the clock of the service (ms since 1970): with the first write
+    /// of the sensor's readings, whatever their times.
+    pub created_ms: i64,
 }
 
 impl CatalogEntry {
@@ -171,6 +177,7 @@ impl CatalogEntry {
             first_ts_ms: update.first_ts_ms,
             last_ts_ms: update.last_ts_ms,
             arrived_ms: update.arrived_ms,
+            created_ms: update.created_ms,
         };
         entry.merge(update);
         entry
@@ -192,6 +199,7 @@ impl CatalogEntry {
         self.first_ts_ms = self.first_ts_ms.min(update.first_ts_ms);
         self.last_ts_ms = self.last_ts_ms.max(update.last_ts_ms);
         self.arrived_ms = self.arrived_ms.max(update.arrived_ms);
+        self.created_ms = self.created_ms.min(update.created_ms);
     }
 
     /// The tags of the update, if they replace those of the entry.

@@ -410,12 +410,6 @@ pub trait Store: Send + Sync + 'static {
         sensors: &'a [SensorId],
     ) -> BoxFuture<'a, Result<Vec<StoredSensor>, StoreError>>;
 
-    /// The start of each sensor's first bucket; `None` if it has none.
-    fn first_buckets<'a>(
-        &'a self,
-        sensors: &'a [SensorId],
-    ) -> BoxFuture<'a, Result<Vec<Option<BucketStart>>, StoreError>>;
-
     /// Reads dead letters, newest receipt time first.
     fn find_dead_letters<'a>(
         &'a self,

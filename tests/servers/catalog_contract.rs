@@ -56,6 +56,7 @@ pub(super) fn update(
         first_ts_ms: ts_ms,
         last_ts_ms: ts_ms,
         arrived_ms: ts_ms,
+        created_ms: ts_ms,
     }
 }
 
@@ -176,6 +177,7 @@ async fn counts(store: &dyn Store) {
         .collect();
     for (i, update) in all.iter_mut().enumerate() {
         update.arrived_ms = 700 * DAY + i as i64;
+        update.created_ms = 900 * DAY - i as i64;
     }
     merge(store, &all).await;
     let range = (700 * DAY + 3, 700 * DAY + 28);
@@ -197,6 +199,15 @@ async fn counts(store: &dyn Store) {
             ("count/26", 500 * DAY, range.1 - 2)
         ]
     );
+    let newest = |counts: hourbucket::store::catalog::CatalogCounts| -> Vec<_> {
+        let first = counts.newest.into_iter().take(2);
+        first
+            .map(|e| (e.sensor_id.to_string(), e.created_ms))
+            .collect()
+    };
+    let expected = [("count/00", 900 * DAY), ("count/01", 900 * DAY - 1)];
+    let expected = expected.map(|(sensor, at_ms)| (sensor.to_owned(), at_ms));
+    assert_eq!(newest(counts), expected, "by when the entry was created");
     let some = CatalogQuery {
         arrived_ms: Some(range),
         prefixes: vec!["count/2".into()],

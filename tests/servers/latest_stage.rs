@@ -284,13 +284,6 @@ impl Store for AlwaysFails {
         unreachable!()
     }
 
-    fn first_buckets<'a>(
-        &'a self,
-        _: &'a [SensorId],
-    ) -> BoxFuture<'a, Result<Vec<Option<BucketStart>>, StoreError>> {
-        unreachable!()
-    }
-
     fn find_dead_letters<'a>(
         &'a self,
         _: &'a DeadLetterQuery,

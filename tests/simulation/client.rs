@@ -166,13 +166,6 @@ impl Store for Client {
         self.read(move |pages| pages.read_newest(sensors))
     }
 
-    fn first_buckets<'a>(
-        &'a self,
-        sensors: &'a [SensorId],
-    ) -> BoxFuture<'a, Result<Vec<Option<BucketStart>>, StoreError>> {
-        self.read(move |pages| pages.read_first_buckets(sensors))
-    }
-
     fn find_dead_letters<'a>(
         &'a self,
         q: &'a DeadLetterQuery,

@@ -23,7 +23,10 @@ impl Shard {
                 .confirmed
                 .covers(sensor.hash, rows, summary, tags, arrived_ms);
         let tags = tags.map(|tags| (sensor.time_of(tags, rows), tags));
-        (!covered).then(|| CatalogUpdate::of_rows(sensor.id.clone(), rows, tags, arrived_ms))
+        (!covered).then(|| CatalogUpdate {
+            created_ms: self.wall_ms,
+            ..CatalogUpdate::of_rows(sensor.id.clone(), rows, tags, arrived_ms)
+        })
     }
 
     /// The catalogue holds this update.

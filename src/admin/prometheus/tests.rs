@@ -128,6 +128,7 @@ async fn catalogued(sensors: usize, fields: usize) -> Arc<MemoryStore> {
             first_ts_ms: 1000,
             last_ts_ms: 1000,
             arrived_ms: 1000,
+            created_ms: 0,
         };
         store.merge_catalog(&[&update]).await.unwrap();
     }

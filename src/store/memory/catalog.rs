@@ -1,5 +1,7 @@
 //! `sensor_catalog` in memory: the same entries as in MongoDB after the same updates.
 
+use std::cmp::Reverse;
+
 use super::Pages;
 use crate::model::catalog::CatalogUpdate;
 use crate::store::catalog::{CatalogCounts, CatalogEntry, CatalogQuery, LATEST_MAX};
@@ -32,18 +34,22 @@ impl Pages {
         let in_range = |entry: &&CatalogEntry| (from_ms..to_ms).contains(&entry.arrived_ms);
         let mut latest: Vec<&CatalogEntry> = self.catalog.values().filter(in_range).collect();
         let arrived = latest.len() as u64;
-        latest.sort_by_key(|entry| std::cmp::Reverse(entry.arrived_ms));
+        latest.sort_by_key(|entry| Reverse(entry.arrived_ms));
+        let mut newest: Vec<&CatalogEntry> = self.catalog.values().collect();
+        newest.sort_by_key(|entry| Reverse(entry.created_ms));
         let bare = |entry: &CatalogEntry| CatalogEntry {
             tags: Default::default(),
             tags_ts_ms: None,
             fields: Default::default(),
             ..entry.clone()
         };
-        let latest = latest.into_iter().take(LATEST_MAX).map(bare).collect();
+        let first =
+            |entries: Vec<&CatalogEntry>| entries.into_iter().take(LATEST_MAX).map(bare).collect();
         CatalogCounts {
             known: self.catalog.len() as u64,
             arrived,
-            latest,
+            latest: first(latest),
+            newest: first(newest),
         }
     }
 }

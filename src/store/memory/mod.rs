@@ -410,13 +410,6 @@ impl Store for MemoryStore {
         Box::pin(self.read(move |pages| pages.read_sensors(q)))
     }
 
-    fn first_buckets<'a>(
-        &'a self,
-        sensors: &'a [SensorId],
-    ) -> BoxFuture<'a, Result<Vec<Option<BucketStart>>, StoreError>> {
-        Box::pin(self.read(move |pages| pages.read_first_buckets(sensors)))
-    }
-
     fn find_dead_letters<'a>(
         &'a self,
         q: &'a DeadLetterQuery,

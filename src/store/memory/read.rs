@@ -152,17 +152,6 @@ impl Pages {
         news
     }
 
-    /// See [`crate::store::Store::first_buckets`].
-    pub fn read_first_buckets(&self, sensors: &[SensorId]) -> Vec<Option<BucketStart>> {
-        let first = |id: &SensorId| {
-            self.pages
-                .keys()
-                .find(|(sensor, ..)| **sensor == **id)
-                .map(|(_, start, _)| *start)
-        };
-        sensors.iter().map(first).collect()
-    }
-
     /// See [`crate::store::Store::find_dead_letters`].
     pub fn read_dead_letters(&self, q: &DeadLetterQuery) -> Vec<StoredDeadLetter> {
         let mut all: Vec<_> = self.dead.iter().enumerate().collect();

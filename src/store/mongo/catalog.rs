@@ -3,7 +3,8 @@
 //!
 //! The indexes of `labels` and `field_names` end with `_id`, so that a query by tag or field
 //! returns one page after another in the order of the ids, on every server version, without
-//! sorting. The index of `last_arrival` counts silent sensors without reading a document.
+//! sorting. The index of `last_arrival` counts silent sensors without reading a document; that of
+//! `created` finds the newest ones.
 //!
 //! An update is merged in rounds: the entries are read, missing ones are inserted, and those that
 //! lack something are updated with operators that commute (`$min`, `$max`, `$addToSet`); nothing is
@@ -55,6 +56,11 @@ fn arrival_key() -> Document {
     doc! { "last_arrival": 1 }
 }
 
+/// The keys of the index that finds the newest sensors.
+fn created_key() -> Document {
+    doc! { "created": 1 }
+}
+
 /// Creates the collection and its indexes if they are missing. Returns one line if it did.
 ///
 /// # Errors
@@ -78,6 +84,7 @@ pub(in crate::store::mongo) async fn prepare(
         doc! { "key": { "labels": 1, "_id": 1 }, "name": "label_sensor" },
         doc! { "key": { "field_names": 1, "_id": 1 }, "name": "field_sensor" },
         doc! { "key": arrival_key(), "name": "arrival" },
+        doc! { "key": created_key(), "name": "created" },
     ] {
         setup.create_index(CATALOG, wanted).await?;
     }
@@ -340,24 +347,27 @@ impl MongoStore {
                 .estimated_document_count()
                 .max_time(TIME_MAX)
                 .await?;
-            let times = doc! { "first_ts": 1, "last_ts": 1, "last_arrival": 1 };
-            let find = entries
-                .find(range)
-                .hint(Hint::Keys(arrival_key()))
-                .projection(times);
-            let find = find
-                .sort(doc! { "last_arrival": -1 })
-                .limit(LATEST_MAX as i64)
-                .max_time(TIME_MAX);
-            let latest = collected(find.await?).await?;
+            let first_by = |key: Document, filter: Document| {
+                let find = entries.find(filter).hint(Hint::Keys(key.clone()));
+                let backwards: Document = key.keys().map(|k| (k.clone(), Bson::from(-1))).collect();
+                find.sort(backwards)
+                    .projection(
+                        doc! { "first_ts": 1, "last_ts": 1, "last_arrival": 1, "created": 1 },
+                    )
+                    .limit(LATEST_MAX as i64)
+                    .max_time(TIME_MAX)
+            };
+            let latest = collected(first_by(arrival_key(), range).await?).await?;
+            let newest = collected(first_by(created_key(), doc! {}).await?).await?;
             Ok(CatalogCounts {
                 known,
                 arrived,
                 latest,
+                newest,
             })
         });
         let counts = read.await?.map_err(|e| command_error(&e));
-        metrics::store_command("read", 3, begun.elapsed().as_secs_f64());
+        metrics::store_command("read", 4, begun.elapsed().as_secs_f64());
         counts
     }
 

@@ -4,7 +4,7 @@
 //! ```text
 //! { _id: "S1", tags: { site: "north" }, tags_ts: ISODate(…), labels: ["site=north"],
 //!   fields: { temp: ["number"] }, field_names: ["temp"], first_ts: ISODate(…), last_ts: ISODate(…),
-//!   last_arrival: ISODate(…) }
+//!   last_arrival: ISODate(…), created: ISODate(…) }
 //! ```
 //!
 //! `labels` and `field_names` repeat tags and fields as arrays; [`super::catalog`] has their
@@ -61,6 +61,7 @@ pub(super) fn document_of(entry: &CatalogEntry) -> Document {
     document.insert("first_ts", date(entry.first_ts_ms));
     document.insert("last_ts", date(entry.last_ts_ms));
     document.insert("last_arrival", date(entry.arrived_ms));
+    document.insert("created", date(entry.created_ms));
     document
 }
 
@@ -101,7 +102,7 @@ pub(super) fn statement(entry: &CatalogEntry, update: &CatalogUpdate) -> Documen
         add.insert("field_names", doc! { "$each": names });
     }
     let mut change = doc! {
-        "$min": { "first_ts": date(update.first_ts_ms) },
+        "$min": { "first_ts": date(update.first_ts_ms), "created": date(update.created_ms) },
         "$max": { "last_ts": date(update.last_ts_ms), "last_arrival": date(update.arrived_ms) },
         "$unset": { "expires": "" },
     };
@@ -150,6 +151,7 @@ pub(super) fn entry_of(document: &Document, sensor_id: &SensorId) -> CatalogEntr
         first_ts_ms: time("first_ts").unwrap_or(i64::MAX),
         last_ts_ms: time("last_ts").unwrap_or(i64::MIN),
         arrived_ms: time("last_arrival").unwrap_or(i64::MIN),
+        created_ms: time("created").unwrap_or(i64::MAX),
     }
 }
 

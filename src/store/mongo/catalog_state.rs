@@ -23,12 +23,12 @@ use mongodb::bson::{Bson, DateTime, Document, doc};
 use crate::model::SensorId;
 use crate::model::catalog::CATALOG_STEP_MS;
 use crate::store::StoreError;
+use crate::store::StoreErrorKind;
 use crate::store::catalog::CatalogFill;
 use crate::store::mongo::MongoStore;
 use crate::store::mongo::error::{command_error, text_of};
 use crate::store::mongo::names::{BUCKETS, CATALOG, META, READINGS};
 use crate::store::mongo::setup::{DUPLICATE_KEY, SchemaError, Setup};
-use crate::store::{Store, StoreErrorKind};
 
 const STEP: &str = "recording whether the catalogue is complete (hourbucket_meta)";
 /// How long an entry is marked before it is removed (ms).
@@ -197,7 +197,7 @@ impl MongoStore {
         now_ms: i64,
     ) -> Result<u64, StoreError> {
         let ids: Vec<SensorId> = found.iter().map(|(id, _)| id.clone()).collect();
-        let buckets = self.first_buckets(&ids).await?;
+        let buckets = self.read_first_buckets(&ids).await?;
         let line = DateTime::from_millis(now_ms - MARKED_MS);
         let mut marks = vec![];
         let mut deletes = vec![];

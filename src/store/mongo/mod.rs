@@ -507,13 +507,6 @@ impl Store for MongoStore {
         Box::pin(self.read_sensors(q))
     }
 
-    fn first_buckets<'a>(
-        &'a self,
-        sensors: &'a [SensorId],
-    ) -> BoxFuture<'a, Result<Vec<Option<BucketStart>>, StoreError>> {
-        Box::pin(self.read_first_buckets(sensors))
-    }
-
     fn find_dead_letters<'a>(
         &'a self,
         q: &'a DeadLetterQuery,

@@ -250,10 +250,6 @@ pub(super) async fn sensors(store: &dyn Store) {
         (newest[1].last_ts_ms, newest[2].last_ts_ms),
         (None, Some(START.0 + HOUR))
     );
-    assert_eq!(
-        store.first_buckets(&asked).await.unwrap(),
-        [Some(START), None, Some(START)]
-    );
 }
 
 /// The last values are those of the newest readings, even if many late ones were appended after

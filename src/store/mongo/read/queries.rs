@@ -128,6 +128,7 @@ impl MongoStore {
         .await
     }
 
+    /// The start of each sensor's first bucket; `None` if it has none.
     pub(in crate::store::mongo) async fn read_first_buckets(
         &self,
         sensors: &[SensorId],
