@@ -7,7 +7,7 @@ use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 
 use crate::access::{CredentialFault, Denied};
-use crate::ingest::http::answer::json;
+use crate::ingest::http::json_response::json;
 use crate::ingest::http::tokens::TokenFault;
 use crate::read::ReadError;
 use crate::telemetry::tail::TooManyWatchers;

@@ -20,7 +20,7 @@ use super::answer::ApiError;
 use super::cursor;
 use super::params::{bounded, format_of, time, window_of};
 use super::render::{readings_body, value_json};
-use crate::ingest::http::answer;
+use crate::ingest::http::json_response::json;
 use crate::model::{
     BucketStart, DAY_MS, Day, DeadLetter, FieldKinds, FieldSummary, Number, ValueRef, rfc3339,
 };
@@ -84,7 +84,7 @@ fn query<T>(query: Result<Query<T>, QueryRejection>) -> Result<T, ApiError> {
 }
 
 fn ok(body: &Json) -> Response {
-    answer::json(StatusCode::OK, body)
+    json(StatusCode::OK, body)
 }
 
 #[derive(Deserialize)]

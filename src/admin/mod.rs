@@ -42,7 +42,7 @@ use self::access::Access;
 use self::answer::ApiError;
 use crate::access::Credentials;
 use crate::config;
-use crate::ingest::http::answer::json;
+use crate::ingest::http::json_response::json;
 use crate::ingest::http::refused_body::discard_rest;
 use crate::ingest::http::server::{self, End};
 use crate::ingest::http::{BindError, Port, PortSetter, open_tls};

@@ -8,8 +8,8 @@ use super::decode::{Decode, DecodeOutput, DecodeRequest, run};
 use super::decode_all;
 use super::output::{StandardOutput, fail, print_line};
 use crate::config::{self, Config};
-use crate::decode::{Formats, compression, sparkplug};
-use crate::model::{Clock, SystemClock};
+use crate::decode::{Formats, sparkplug};
+use crate::model::{Clock, SystemClock, compression};
 
 /// The exit code of a payload that holds no reading and is not wrong.
 const NOTHING_TO_STORE: u8 = 3;

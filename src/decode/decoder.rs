@@ -12,7 +12,7 @@ use super::padding::unpadded;
 use super::{Context, Format, RejectReason, Rejects, TsUnit, otlp, remote_write};
 use super::{binary, json, line, scalar, senml};
 use crate::config::{Decoding, Otlp, RemoteWrite, mapping, nearest};
-use crate::model::BatchBuilder;
+use crate::model::{BatchBuilder, compression};
 
 /// Decodes payloads of one format. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -137,16 +137,6 @@ impl Decoder {
             Kind::Mapped(mapper) if mapper.has_topics() => &[],
             Kind::Mapped(_) => &["+/{sensor_id}/#"],
         }
-    }
-}
-
-/// The compression of a payload, by its first bytes. No payload of a format begins like this.
-pub(crate) fn compression(payload: &[u8]) -> Option<&'static str> {
-    match payload {
-        [0x1f, 0x8b, 0x08, ..] => Some("gzip"),
-        [0x28, 0xb5, 0x2f, 0xfd, ..] => Some("zstd"),
-        [0x78, 0x9c | 0xda, ..] => Some("zlib"),
-        _ => None,
     }
 }
 

@@ -54,7 +54,6 @@ mod token;
 pub mod topic;
 
 pub use context::{Context, Format, TsUnit, UnknownName, UnsetClock};
-pub(crate) use decoder::compression;
 pub use decoder::{Decoder, Formats, UnknownFormat};
 pub use line::quote_lines;
 pub(crate) use padding::unpadded;

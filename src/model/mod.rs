@@ -5,6 +5,7 @@ pub mod batch;
 pub mod catalog;
 pub mod clock;
 pub mod collections;
+mod compression;
 pub mod day;
 pub mod dead_letter;
 pub mod field_schema;
@@ -26,6 +27,7 @@ pub use catalog::{CatalogUpdate, FieldKinds};
 #[cfg(test)]
 pub(crate) use clock::SetClock;
 pub use clock::{Clock, Now, SystemClock, rfc3339};
+pub use compression::compression;
 pub use day::{Day, Zone};
 pub use dead_letter::{DEAD_PAYLOAD_BYTES_MAX, DeadLetter, OWN_SOURCE};
 pub use field_schema::{FieldSchema, FieldSchemas};

@@ -1,4 +1,4 @@
-//! The values of Content-Type and Content-Encoding that the port accepts, also for error messages.
+//! The values of Content-Type that the port accepts, also for error messages.
 
 use crate::decode::Format;
 
@@ -24,6 +24,3 @@ pub(super) const MEDIA_TYPES: [(&str, Format); 11] = [
 pub(super) fn media_types() -> impl Iterator<Item = &'static str> {
     MEDIA_TYPES.iter().map(|(name, _)| *name)
 }
-
-/// The names of the accepted encodings.
-pub(super) const ENCODINGS: [&str; 4] = ["gzip", "zstd", "deflate", "identity"];

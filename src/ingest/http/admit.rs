@@ -14,6 +14,7 @@ use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt;
 use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
 
+use super::access_error::AccessError;
 use super::body::{BodyBudget, ReceivedBody};
 use super::error::IngestError;
 use super::peer::{Peer, judge, over_quota};
@@ -104,7 +105,7 @@ impl Shared {
         };
         let grant = judge(
             peer,
-            identify(credentials, peer, check).map_err(IngestError::from),
+            identify(credentials, peer, check).map_err(AccessError::from),
         )?;
         let now = self.clock.now();
         check_sender(peer, &grant, now.wall_ms)?;
@@ -132,11 +133,11 @@ impl Shared {
                 .as_ref()
                 .is_none_or(|known| !Arc::ptr_eq(known, newest));
             if is_reloaded {
-                *grant = newest.renewed(grant).ok_or(IngestError::WrongToken)?;
+                *grant = newest.renewed(grant).ok_or(AccessError::WrongToken)?;
             }
             check_sender(peer, grant, self.clock.now().wall_ms)?;
         }
-        hold(peer, sender.as_ref())
+        Ok(hold(peer, sender.as_ref())?)
     }
 
     /// The permit of a request whose body has arrived. Waits for it up to `http.queue_timeout`:
@@ -201,18 +202,18 @@ impl Shared {
 }
 
 /// Whether this sender may write now. Counts and logs if not.
-fn check_sender(peer: Option<&Peer>, grant: &Grant, now_ms: i64) -> Result<(), IngestError> {
+fn check_sender(peer: Option<&Peer>, grant: &Grant, now_ms: i64) -> Result<(), AccessError> {
     grant
         .check_sender(Protocol::Http, now_ms)
         .map_err(|denied| {
-            let error = IngestError::Denied(denied);
+            let error = AccessError::Denied(denied);
             peer.inspect(|peer| peer.denied(grant, error.reason()));
             error
         })
 }
 
 /// Counts the request for its sender.
-fn hold(peer: Option<&Peer>, sender: Option<&Arc<Grant>>) -> Result<Option<Held>, IngestError> {
+fn hold(peer: Option<&Peer>, sender: Option<&Arc<Grant>>) -> Result<Option<Held>, AccessError> {
     let held = |grant: &Arc<Grant>| {
         grant
             .usage

@@ -15,8 +15,7 @@ use axum::http::HeaderMap;
 use axum::http::header::CONTENT_ENCODING;
 use flate2::bufread::{DeflateDecoder, GzDecoder, ZlibDecoder};
 
-use super::error::IngestError;
-use crate::decode::compression;
+use crate::model::compression;
 
 /// Largest zstd window, 8 MiB: RFC 9659 §3 limits senders to it. It limits how much memory a frame
 /// can make the decoder allocate.
@@ -40,10 +39,17 @@ pub(crate) enum DecompressError {
     Corrupt(io::Error),
 }
 
+/// A body whose encoding is not read here.
+#[derive(Debug, thiserror::Error)]
+#[error("unsupported Content-Encoding {given:?}; expected one of gzip, zstd, deflate, identity")]
+pub(crate) struct UnsupportedEncoding {
+    given: String,
+}
+
 impl Encoding {
     /// The one encoding that the headers name. Chains of encodings are refused: no sender needs
     /// them, and each step would multiply the effect of a decompression bomb.
-    pub(super) fn of(headers: &HeaderMap) -> Result<Encoding, IngestError> {
+    pub(super) fn of(headers: &HeaderMap) -> Result<Encoding, UnsupportedEncoding> {
         let mut values = headers.get_all(CONTENT_ENCODING).iter();
         let Some(first) = values.next() else {
             return Ok(Encoding::Identity);
@@ -59,10 +65,10 @@ impl Encoding {
         };
         match (encoding, values.next()) {
             (Some(encoding), None) => Ok(encoding),
-            (_, None) => Err(IngestError::Encoding {
+            (_, None) => Err(UnsupportedEncoding {
                 given: name.to_owned(),
             }),
-            (_, Some(next)) => Err(IngestError::Encoding {
+            (_, Some(next)) => Err(UnsupportedEncoding {
                 given: format!("{name}, {}", next.to_str().unwrap_or("?")),
             }),
         }

@@ -10,41 +10,22 @@
 //! neither path nor method: some senders have their token in the path.
 
 use axum::extract::rejection::PathRejection;
-use axum::http::header::{ACCEPT_ENCODING, CONNECTION, RETRY_AFTER, WWW_AUTHENTICATE};
+use axum::http::header::{ACCEPT_ENCODING, CONNECTION};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 
-use super::accepted::{ENCODINGS, media_types};
-use super::answer::json;
+use super::accepted::media_types;
+use super::access_error::{AccessError, refusal, retry_after};
+use super::encoding::UnsupportedEncoding;
 use super::foreign::Foreign;
 use super::routes::WRITE_ROUTES;
-use crate::access::{CredentialFault, Denied, JwtFault, QuotaExceeded};
 use crate::admission::AdmissionError;
 
 /// Why a request is refused.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum IngestError {
-    #[error(
-        "token required: send the header `Authorization: Bearer <id>.<secret>` (or `Token` in \
-         place of `Bearer`, or HTTP Basic with id and secret)"
-    )]
-    NoToken,
-    #[error(
-        "malformed token; expected `<id>.<secret>` or a JWT, in the header `Authorization: Bearer \
-         <token>` (or `Token` in place of `Bearer`, or HTTP Basic with id and secret); hooks also \
-         accept it in X-Api-Key or `?token=`, InfluxDB's version 1 in `?u=` and `?p=`"
-    )]
-    MalformedToken,
-    #[error("token rejected: its id is not in the tokens file, or its secret does not match")]
-    WrongToken,
     #[error(transparent)]
-    Jwt(#[from] JwtFault),
-    #[error("{}", CredentialFault::NoIdentity)]
-    NoIdentity,
-    #[error("{}", denied_text(*.0))]
-    Denied(#[from] Denied),
-    #[error(transparent)]
-    Quota(#[from] QuotaExceeded),
+    Access(#[from] AccessError),
     #[error(transparent)]
     Foreign(#[from] Foreign),
     #[error(
@@ -57,8 +38,6 @@ pub(crate) enum IngestError {
     Path,
     #[error("unknown format in the path /v1/hooks/FORMAT; {advice}")]
     NoFormat { advice: String },
-    #[error("too many failed authentications from this address; try again with a valid token")]
-    Paused { seconds: u64 },
     #[error(
         "unsupported Content-Type {given:?}; expected application/x-protobuf or application/json"
     )]
@@ -85,8 +64,8 @@ pub(crate) enum IngestError {
     #[error("unsupported Content-Type {given:?}; expected one of {}; without the header the body is \
         read as JSON", media_types().collect::<Vec<_>>().join(", "))]
     MediaType { given: String },
-    #[error("unsupported Content-Encoding {given:?}; expected one of {}", ENCODINGS.join(", "))]
-    Encoding { given: String },
+    #[error(transparent)]
+    Encoding(#[from] UnsupportedEncoding),
     #[error(
         "the request has neither Content-Length nor `Transfer-Encoding: chunked`, so HTTP takes its \
          body for empty; send Content-Length with the number of bytes of the body (0 if it is \
@@ -158,14 +137,8 @@ const RETRY_BROKEN_S: u64 = 30;
 impl IngestError {
     pub(super) fn status(&self) -> StatusCode {
         match self {
-            IngestError::NoToken | IngestError::MalformedToken | IngestError::WrongToken => {
-                StatusCode::UNAUTHORIZED
-            }
-            IngestError::Jwt(_) | IngestError::Denied(Denied::Expired | Denied::NotYetValid) => {
-                StatusCode::UNAUTHORIZED
-            }
-            IngestError::Denied(Denied::Protocol | Denied::Write) => StatusCode::FORBIDDEN,
-            IngestError::Foreign(_) | IngestError::NoIdentity => StatusCode::FORBIDDEN,
+            IngestError::Access(error) => error.status(),
+            IngestError::Foreign(_) => StatusCode::FORBIDDEN,
             IngestError::NotFound { .. } | IngestError::NoFormat { .. } => StatusCode::NOT_FOUND,
             IngestError::Method => StatusCode::METHOD_NOT_ALLOWED,
             IngestError::Path
@@ -176,7 +149,7 @@ impl IngestError {
             IngestError::MediaType { .. }
             | IngestError::NotOtlp { .. }
             | IngestError::NotRemoteWrite { .. }
-            | IngestError::Encoding { .. } => StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            | IngestError::Encoding(_) => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             IngestError::NoLength => StatusCode::LENGTH_REQUIRED,
             IngestError::TooLarge { .. }
             | IngestError::TooLargeDecompressed { .. }
@@ -185,11 +158,9 @@ impl IngestError {
             IngestError::BodyTimeout { .. } | IngestError::BodyTooSlow { .. } => {
                 StatusCode::REQUEST_TIMEOUT
             }
-            IngestError::Quota(_)
-            | IngestError::Concurrency
+            IngestError::Concurrency
             | IngestError::Memory
-            | IngestError::Paused { .. } => StatusCode::TOO_MANY_REQUESTS,
-            IngestError::Admission(AdmissionError::Busy | AdmissionError::Full) => {
+            | IngestError::Admission(AdmissionError::Busy | AdmissionError::Full) => {
                 StatusCode::TOO_MANY_REQUESTS
             }
             IngestError::Admission(AdmissionError::Stopping | AdmissionError::Broken) => {
@@ -205,17 +176,8 @@ impl IngestError {
     /// The machine-readable reason; the set is fixed.
     pub(super) fn reason(&self) -> &'static str {
         match self {
-            IngestError::NoToken => "no_token",
-            IngestError::MalformedToken => "malformed_token",
-            IngestError::WrongToken => "invalid_token",
-            IngestError::Jwt(_) => "invalid_jwt",
-            IngestError::NoIdentity => "no_identity",
-            IngestError::Denied(Denied::Expired) => "expired_token",
-            IngestError::Denied(Denied::NotYetValid) => "token_not_yet_valid",
-            IngestError::Denied(Denied::Protocol | Denied::Write) => "not_allowed",
-            IngestError::Quota(_) => "quota",
+            IngestError::Access(error) => error.reason(),
             IngestError::Foreign(_) => "foreign_origin",
-            IngestError::Paused { .. } => "paused",
             IngestError::NotFound { .. } => "not_found",
             IngestError::Path => "bad_path",
             IngestError::NoFormat { .. } => "unknown_format",
@@ -226,7 +188,7 @@ impl IngestError {
             IngestError::MediaType { .. }
             | IngestError::NotOtlp { .. }
             | IngestError::NotRemoteWrite { .. } => "unsupported_content_type",
-            IngestError::Encoding { .. } => "unsupported_content_encoding",
+            IngestError::Encoding(_) => "unsupported_content_encoding",
             IngestError::NoLength => "length_required",
             IngestError::TooLarge { .. }
             | IngestError::TooLargeDecompressed { .. }
@@ -253,10 +215,6 @@ impl IngestError {
             IngestError::Concurrency
             | IngestError::Memory
             | IngestError::Admission(AdmissionError::Busy) => Some(RETRY_BUSY_S),
-            IngestError::Quota(exceeded) => {
-                Some((exceeded.retry_after.as_secs_f64().ceil() as u64).max(1))
-            }
-            IngestError::Paused { seconds } => Some(*seconds),
             IngestError::Admission(AdmissionError::Full) => Some(RETRY_FULL_S),
             IngestError::Admission(AdmissionError::Stopping) => Some(RETRY_STOPPING_S),
             IngestError::Admission(AdmissionError::Broken) => Some(RETRY_BROKEN_S),
@@ -267,29 +225,13 @@ impl IngestError {
 
     /// Adds Retry-After, WWW-Authenticate, Accept-Encoding or Connection.
     pub(super) fn add_headers(&self, headers: &mut HeaderMap) {
-        if let Some(base) = self.retry_after_s() {
-            // Random, up to twice the base: senders that were refused together should not return
-            // together.
-            headers.insert(
-                RETRY_AFTER,
-                HeaderValue::from(base + fastrand::u64(0..=base)),
-            );
+        if let Some(base_s) = self.retry_after_s() {
+            retry_after(headers, base_s);
         }
         match self {
-            IngestError::NoToken | IngestError::MalformedToken => {
-                headers.insert(
-                    WWW_AUTHENTICATE,
-                    HeaderValue::from_static("Bearer realm=\"hourbucket\""),
-                );
-            }
-            IngestError::WrongToken
-            | IngestError::Jwt(_)
-            | IngestError::Denied(Denied::Expired | Denied::NotYetValid) => {
-                let value = "Bearer realm=\"hourbucket\", error=\"invalid_token\"";
-                headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static(value));
-            }
+            IngestError::Access(error) => error.add_headers(headers),
             // RFC 9110 §15.5.16: lists the accepted encodings.
-            IngestError::Encoding { .. } => {
+            IngestError::Encoding(_) => {
                 headers.insert(
                     ACCEPT_ENCODING,
                     HeaderValue::from_static("gzip, zstd, deflate"),
@@ -297,28 +239,12 @@ impl IngestError {
             }
             // The rest of the body may still arrive on this connection, or the next server has
             // another address.
-            IngestError::Paused { .. }
-            | IngestError::BodyTimeout { .. }
+            IngestError::BodyTimeout { .. }
             | IngestError::BodyTooSlow { .. }
             | IngestError::Admission(AdmissionError::Stopping) => {
                 headers.insert(CONNECTION, HeaderValue::from_static("close"));
             }
             _ => {}
-        }
-    }
-}
-
-/// What to do about it. The sender knows its own token, so its id is not repeated.
-fn denied_text(denied: Denied) -> &'static str {
-    match denied {
-        Denied::Expired => "token expired; use a new one",
-        Denied::NotYetValid => {
-            "token not valid yet (`nbf`); compare the clocks of its issuer and of this machine"
-        }
-        Denied::Protocol => "this token may not be used over HTTP (`via` in the tokens file)",
-        Denied::Write => {
-            "this token may not write readings (`write` in the tokens file, or the JWT's claim, is \
-             empty)"
         }
     }
 }
@@ -332,9 +258,7 @@ impl From<PathRejection> for IngestError {
 
 impl IntoResponse for IngestError {
     fn into_response(self) -> Response {
-        let body =
-            serde_json::json!({ "error": { "reason": self.reason(), "detail": self.to_string() } });
-        let mut response = json(self.status(), &body);
+        let mut response = refusal(self.status(), self.reason(), &self.to_string());
         self.add_headers(response.headers_mut());
         response
     }

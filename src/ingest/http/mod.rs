@@ -31,8 +31,9 @@
 //! (`refusing`), until `closed`.
 
 mod accepted;
+mod access_error;
 mod admit;
-pub(crate) mod answer;
+mod answer;
 mod body;
 mod connection;
 mod current;
@@ -42,6 +43,7 @@ pub(crate) mod foreign;
 mod form;
 mod hooks;
 mod influx;
+pub(crate) mod json_response;
 mod media;
 mod otlp;
 mod payer;

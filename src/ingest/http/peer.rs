@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use axum::http::{Extensions, HeaderMap};
 
-use super::error::IngestError;
+use super::access_error::AccessError;
 use super::port::Connection;
 use crate::access::{Grant, QuotaExceeded};
 use crate::config;
@@ -111,7 +111,7 @@ impl Peer {
     ///
     /// A request without a token counts and is logged, but is not an attempt to guess one: some
     /// clients send each request without it first.
-    fn judge<T>(&self, checked: Result<T, IngestError>) -> Result<T, IngestError> {
+    fn judge<T>(&self, checked: Result<T, AccessError>) -> Result<T, AccessError> {
         let error = match checked {
             Ok(passed) => {
                 self.connection.place.proved();
@@ -120,15 +120,15 @@ impl Peer {
             Err(error) => error,
         };
         let is_guess = match error {
-            IngestError::NoToken => false,
-            IngestError::WrongToken | IngestError::MalformedToken => true,
-            IngestError::Jwt(fault) => fault.is_forged(),
+            AccessError::NoToken => false,
+            AccessError::WrongToken | AccessError::MalformedToken => true,
+            AccessError::Jwt(fault) => fault.is_forged(),
             other => return Err(other),
         };
         let paused = self
             .connection
             .unauthorized(self.asks_for, error.reason(), is_guess);
-        Err(paused.map_or(error, |seconds| IngestError::Paused { seconds }))
+        Err(paused.map_or(error, |seconds| AccessError::Paused { seconds }))
     }
 }
 
@@ -137,7 +137,7 @@ pub(super) fn over_quota(
     peer: Option<&Peer>,
     grant: &Grant,
     exceeded: QuotaExceeded,
-) -> IngestError {
+) -> AccessError {
     metrics::quota_exceeded(exceeded.limit.as_str());
     if let Some(peer) = peer {
         peer.over_quota(grant, exceeded);
@@ -148,8 +148,8 @@ pub(super) fn over_quota(
 /// Like [`Peer::judge`], for a request that may have none.
 pub(super) fn judge<T>(
     peer: Option<&Peer>,
-    checked: Result<T, IngestError>,
-) -> Result<T, IngestError> {
+    checked: Result<T, AccessError>,
+) -> Result<T, AccessError> {
     match peer {
         Some(peer) => peer.judge(checked),
         None => checked,

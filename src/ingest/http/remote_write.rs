@@ -25,7 +25,7 @@ use axum::response::Response;
 use axum::routing::post;
 
 use super::admit::{Shared, health_check};
-use super::encoding::Encoding;
+use super::encoding::{Encoding, UnsupportedEncoding};
 use super::error::{IngestError, RETRY_BUSY_S};
 use super::peer::Peer;
 use super::pipeline::{self, DecodeOptions, Origin};
@@ -113,7 +113,7 @@ fn message_of(headers: &HeaderMap) -> Result<Message, IngestError> {
 
 /// Snappy, which the specification requires, or an encoding of the other routes: vmagent sends
 /// zstd.
-fn encoding_of(headers: &HeaderMap) -> Result<Encoding, IngestError> {
+fn encoding_of(headers: &HeaderMap) -> Result<Encoding, UnsupportedEncoding> {
     match headers.get(CONTENT_ENCODING) {
         Some(given) if given.as_bytes().eq_ignore_ascii_case(b"snappy") => Ok(Encoding::Snappy),
         _ => Encoding::of(headers),

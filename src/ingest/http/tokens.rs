@@ -13,8 +13,7 @@ use axum::response::{IntoResponse, Response};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD as BASE64;
 
-use super::answer::json;
-use super::error::IngestError;
+use super::access_error::{AccessError, refusal};
 use super::peer::{Peer, judge};
 use crate::access::{CredentialFault, Credentials, Grant, JwtFault};
 
@@ -43,14 +42,14 @@ impl From<CredentialFault> for TokenFault {
     }
 }
 
-impl From<TokenFault> for IngestError {
-    fn from(fault: TokenFault) -> IngestError {
+impl From<TokenFault> for AccessError {
+    fn from(fault: TokenFault) -> AccessError {
         match fault {
-            TokenFault::Missing => IngestError::NoToken,
-            TokenFault::Malformed => IngestError::MalformedToken,
-            TokenFault::Wrong => IngestError::WrongToken,
-            TokenFault::Jwt(fault) => IngestError::Jwt(fault),
-            TokenFault::NoIdentity => IngestError::NoIdentity,
+            TokenFault::Missing => AccessError::NoToken,
+            TokenFault::Malformed => AccessError::MalformedToken,
+            TokenFault::Wrong => AccessError::WrongToken,
+            TokenFault::Jwt(fault) => AccessError::Jwt(fault),
+            TokenFault::NoIdentity => AccessError::NoIdentity,
         }
     }
 }
@@ -58,9 +57,8 @@ impl From<TokenFault> for IngestError {
 impl TokenFault {
     /// The answer (401) with this text, for a port on which nothing is sent.
     pub(crate) fn response(self, detail: &str) -> Response {
-        let error = IngestError::from(self);
-        let body = serde_json::json!({ "error": { "reason": error.reason(), "detail": detail } });
-        let mut response = json(error.status(), &body);
+        let error = AccessError::from(self);
+        let mut response = refusal(error.status(), error.reason(), detail);
         error.add_headers(response.headers_mut());
         response
     }
@@ -97,8 +95,8 @@ impl Credentials {
     ) -> Result<Arc<Grant>, Box<Response>> {
         let checked = identify(self, peer, |credentials| credentials.check(headers));
         let fault = checked.as_ref().err().copied();
-        judge(peer, checked.map_err(IngestError::from)).map_err(|error| match fault {
-            Some(fault) if !matches!(error, IngestError::Paused { .. }) => {
+        judge(peer, checked.map_err(AccessError::from)).map_err(|error| match fault {
+            Some(fault) if !matches!(error, AccessError::Paused { .. }) => {
                 Box::new(fault.response(&text(fault)))
             }
             _ => Box::new(error.into_response()),
@@ -228,7 +226,7 @@ mod tests {
             tokens
                 .check(&headers)
                 .map(drop)
-                .map_err(|fault| IngestError::from(fault).reason())
+                .map_err(|fault| AccessError::from(fault).reason())
         };
         assert_eq!(check("Bearer gw1.one.with.dots"), Ok(()));
         assert_eq!(check("bearer gw2.two"), Ok(()));
@@ -271,7 +269,7 @@ mod tests {
             tokens
                 .check(&HeaderMap::new())
                 .map(drop)
-                .map_err(|fault| IngestError::from(fault).reason()),
+                .map_err(|fault| AccessError::from(fault).reason()),
             Err("no_token")
         );
     }

@@ -8,7 +8,7 @@ use axum::response::Response;
 use serde_json::json;
 
 use crate::decode::RejectReason;
-use crate::ingest::http::answer::json;
+use crate::ingest::http::json_response::json;
 
 pub(super) const CONFIRMATION: RejectReason = RejectReason::DestinationConfirmation;
 

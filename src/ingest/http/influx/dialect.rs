@@ -21,8 +21,8 @@ use serde_json::json;
 
 use crate::admission::AdmissionError;
 use crate::decode::{Reject, Rejects};
-use crate::ingest::http::answer::json;
 use crate::ingest::http::error::{IngestError, RETRY_BUSY_S};
+use crate::ingest::http::json_response::json;
 
 /// The InfluxDB version whose write interface this is, for clients that query it, and the real
 /// product after it.
