@@ -24,6 +24,8 @@ mod forwarded;
 mod header;
 #[path = "../../src/model/mod.rs"]
 mod model;
+#[path = "../../src/ingest/packet_fields.rs"]
+mod packet_fields;
 #[path = "../../src/ingest/listen/strict.rs"]
 mod strict;
 

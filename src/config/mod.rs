@@ -76,6 +76,7 @@ pub use secret::Secret;
 pub use sensors::Sensors;
 pub(crate) use suggest::nearest;
 pub use tls::{ClientAuth, Tls, TlsVersion};
+pub use topic::is_topic_filter;
 pub(crate) use units::write_duration;
 pub use units::{parse_duration, parse_size};
 

@@ -54,6 +54,12 @@ pub(super) enum InvalidTopic {
     TooManyNames,
 }
 
+/// Whether a text is a topic filter: of at least one character, with wildcards only where they may
+/// be, and with a group if it is shared (MQTT 5 §4.7, §4.8.2).
+pub fn is_topic_filter(text: &str) -> bool {
+    check_filter(text).is_ok()
+}
+
 pub(super) fn check_filter(filter: &str) -> Result<(), InvalidTopic> {
     if let Some(shared) = filter.strip_prefix("$share") {
         // $share/{group}/{filter}, the group without wildcards (MQTT 5 §4.8.2).

@@ -6,6 +6,7 @@ pub(crate) mod connections;
 pub mod http;
 pub mod listen;
 pub mod mqtt;
+mod packet_fields;
 pub(crate) mod proxy;
 pub(crate) mod shares;
 pub(crate) mod tls;

@@ -288,6 +288,7 @@ pub(crate) const PURE: &[&str] = &[
     "src/read/merge",
     "src/enrich/registry",
     "src/ingest/connections/address_limits",
+    "src/ingest/packet_fields",
     "src/ingest/proxy/forwarded",
     "src/ingest/proxy/header",
     "src/ingest/shares",

@@ -20,6 +20,9 @@ mod frames;
 mod header;
 #[path = "../../fuzz/src/invariants.rs"]
 mod invariants;
+#[path = "../../src/ingest/packet_fields.rs"]
+#[allow(dead_code, unreachable_pub, reason = "the service uses the rest")]
+mod packet_fields;
 #[path = "../../fuzz/src/proxies.rs"]
 mod proxies;
 #[path = "../../fuzz/src/rows.rs"]

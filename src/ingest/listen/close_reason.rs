@@ -102,13 +102,17 @@ impl CloseReason {
             CloseReason::ProtocolError(Reason::PacketTooLarge) => {
                 format!("a packet other than PUBLISH exceeds packet_max_bytes = {packet_max_bytes}")
             }
-            CloseReason::ProtocolError(Reason::MalformedPacket) => "malformed MQTT packet".into(),
+            CloseReason::ProtocolError(Reason::MalformedPacket) => {
+                "malformed MQTT packet, or a topic filter that is empty or has a wildcard in the \
+                 wrong place"
+                    .into()
+            }
             CloseReason::ProtocolError(Reason::TopicAliasInvalid) => {
                 "topic alias or empty topic; topic aliases are not supported".into()
             }
             CloseReason::ProtocolError(_) => {
                 "a packet that a device must not send at this point, a property that occurs twice, \
-                 or a response topic with a wildcard"
+                 a response topic with a wildcard, or a SUBSCRIBE or UNSUBSCRIBE without a filter"
                     .into()
             }
         })

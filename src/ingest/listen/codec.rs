@@ -66,6 +66,9 @@ pub(super) enum Packet {
     Unsubscribe(u16, usize),
     Ping,
     Disconnect,
+    /// PUBACK, PUBREC or PUBCOMP. This side publishes nothing, but a device may repeat one after a
+    /// reconnect, for a message of another server (MQTT-4.4.0-1).
+    Unsolicited,
     /// A packet that only a server may send, or that is not allowed at this point.
     Unexpected,
 }
@@ -142,6 +145,7 @@ fn of_v4(packet: m4::v4::Packet) -> Packet {
         P::Subscribe(p) => Packet::Subscribe(p.pkid, p.filters.len()),
         P::Unsubscribe(p) => Packet::Unsubscribe(p.pkid, p.topics.len()),
         P::PingReq => Packet::Ping,
+        P::PubAck(_) | P::PubRec(_) | P::PubComp(_) => Packet::Unsolicited,
         P::Disconnect => Packet::Disconnect,
         _ => Packet::Unexpected,
     }
@@ -168,6 +172,7 @@ fn of_v5(packet: m5::v5::Packet) -> Packet {
         P::Subscribe(p) => Packet::Subscribe(p.pkid, p.filters.len()),
         P::Unsubscribe(p) => Packet::Unsubscribe(p.pkid, p.filters.len()),
         P::PingReq => Packet::Ping,
+        P::PubAck(_) | P::PubRec(_) | P::PubComp(_) => Packet::Unsolicited,
         P::Disconnect(_) => Packet::Disconnect,
         _ => Packet::Unexpected,
     }

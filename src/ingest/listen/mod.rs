@@ -104,10 +104,12 @@ use self::shared::Shared;
 use super::IngestDeps;
 use super::connections::OpenConnections;
 use super::mqtt::collect::{Collector, Settings};
+// This and `config` are for `strict`, which the fuzzer compiles without the rest of ingest.
+use super::packet_fields;
 use super::tls::{CertificateError, Certificates, Files};
 use crate::access::{Credentials, GrantDefaults, TokensError};
 use crate::commit_delay::CommitDelay;
-use crate::config::{ListenMqtt, Live, Setter};
+use crate::config::{self, ListenMqtt, Live, Setter};
 use crate::telemetry::log_limit::LOG_EVERY;
 use crate::telemetry::metrics::Source;
 

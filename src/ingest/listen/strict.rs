@@ -1,7 +1,7 @@
 //! Rules of MQTT that rumqttc's codecs do not check: a property that may occur once occurs once,
-//! properties end where their length says and have allowed values, a response topic has no wildcard,
-//! an UNSUBSCRIBE has a filter, and a packet that is only a fixed header has nothing after it. Pure. The sections are those of MQTT 5.0, unless 3.1.1
-//! is named.
+//! properties end where their length says and have allowed values, a response topic has no
+//! wildcard, SUBSCRIBE and UNSUBSCRIBE have filters, each of them valid, and no packet has bytes
+//! after its last field. Pure. The sections are those of MQTT 5.0, unless 3.1.1 is named.
 //!
 //! If a packet ends before the length of its properties, nothing is reported here: the codec
 //! refuses it, unless they are optional.
@@ -9,10 +9,17 @@
 use rumqttc_v5::mqttbytes::v5::DisconnectReasonCode as Reason;
 
 use super::codec::{ProtocolError, Version};
+use super::config::is_topic_filter;
+use super::packet_fields::{
+    SUBSCRIPTION_IDENTIFIER, USER_PROPERTY, after_text, after_value, integer, of,
+};
 
 /// Packet types (§2.1.2).
 const PUBLISH: u8 = 3;
+const PUBACK: u8 = 4;
+const PUBREC: u8 = 5;
 const PUBREL: u8 = 6;
+const PUBCOMP: u8 = 7;
 const SUBSCRIBE: u8 = 8;
 const UNSUBSCRIBE: u8 = 10;
 const PINGREQ: u8 = 12;
@@ -22,11 +29,9 @@ const DISCONNECT: u8 = 14;
 /// Properties with special rules (§2.2.2.2).
 const PAYLOAD_FORMAT: u8 = 1;
 const RESPONSE_TOPIC: u8 = 8;
-const SUBSCRIPTION_IDENTIFIER: u8 = 11;
 const REQUEST_PROBLEM_INFORMATION: u8 = 23;
 const REQUEST_RESPONSE_INFORMATION: u8 = 25;
 const RECEIVE_MAXIMUM: u8 = 33;
-const USER_PROPERTY: u8 = 38;
 const MAXIMUM_PACKET_SIZE: u8 = 39;
 
 const MALFORMED: ProtocolError = ProtocolError(Reason::MalformedPacket);
@@ -45,8 +50,9 @@ pub(super) fn check(version: Version, first: u8, rest: &[u8]) -> Result<(), Prot
                 Err(MALFORMED)
             };
         }
-        // MQTT-3.10.3-2 of 3.1.1: it has at least one filter after the packet id.
-        (UNSUBSCRIBE, Version::V4) if rest.len() <= 2 => return Err(MALFORMED),
+        (SUBSCRIBE | UNSUBSCRIBE, Version::V4) => {
+            return check_filters(kind, rest.get(2..).ok_or(MALFORMED)?);
+        }
         (_, Version::V4) => return Ok(()),
         (_, Version::V5) => {}
     }
@@ -59,18 +65,49 @@ pub(super) fn check(version: Version, first: u8, rest: &[u8]) -> Result<(), Prot
             }
         }),
         // Packet id and reason code; both may be the last.
-        PUBREL => rest.get(3..),
+        PUBACK | PUBREC | PUBREL | PUBCOMP => rest.get(3..),
         SUBSCRIBE | UNSUBSCRIBE => rest.get(2..),
         DISCONNECT => rest.get(1..),
         _ => None,
     };
-    match before.map_or(Ok(None), properties)? {
-        // MQTT-3.10.3-2: a protocol error.
-        Some((_, [])) if kind == UNSUBSCRIBE => Err(FORBIDDEN),
-        // MQTT-3.3.4-6: only a server sends it.
-        Some((properties, _)) => check_properties(properties, kind == PUBLISH),
-        None => Ok(()),
+    let Some((properties, payload)) = before.map_or(Ok(None), properties)? else {
+        return Ok(());
+    };
+    // MQTT-3.3.4-6: only a server sends a subscription identifier.
+    check_properties(properties, kind == PUBLISH)?;
+    match kind {
+        PUBLISH => Ok(()),
+        SUBSCRIBE | UNSUBSCRIBE => check_filters(kind, payload),
+        _ if payload.is_empty() => Ok(()),
+        _ => Err(MALFORMED),
     }
+}
+
+/// Checks the payload of a SUBSCRIBE or UNSUBSCRIBE. The codec checks the options of a filter.
+fn check_filters(kind: u8, mut rest: &[u8]) -> Result<(), ProtocolError> {
+    const NO_LOCAL: u8 = 4;
+    // MQTT-3.8.3-2 and MQTT-3.10.3-2: a protocol error.
+    if rest.is_empty() {
+        return Err(FORBIDDEN);
+    }
+    while !rest.is_empty() {
+        let after_filter = after_text(rest).ok_or(MALFORMED)?;
+        let filter = std::str::from_utf8(&of(rest, after_filter)[2..]).map_err(|_| MALFORMED)?;
+        // MQTT-4.7.1-1, MQTT-4.7.1-2, MQTT-4.7.3-1 to -3, MQTT-4.8.2-1 and -2.
+        if !is_topic_filter(filter) {
+            return Err(MALFORMED);
+        }
+        rest = match (kind, after_filter.split_first()) {
+            (UNSUBSCRIBE, _) => after_filter,
+            (_, None) => return Err(MALFORMED),
+            // MQTT-3.8.3-4. With 3.1.1 the bit is reserved.
+            (_, Some((options, _))) if options & NO_LOCAL != 0 && filter.starts_with("$share/") => {
+                return Err(FORBIDDEN);
+            }
+            (_, Some((_, next))) => next,
+        };
+    }
+    Ok(())
 }
 
 /// Checks what follows the fixed header of a complete CONNECT of MQTT 5.
@@ -85,22 +122,6 @@ pub(super) fn check_connect(rest: &[u8]) -> Result<(), ProtocolError> {
         .filter(|_| rest[7] & WILL != 0)
         .map_or(Ok(None), properties)?;
     of_will.map_or(Ok(()), |(of_will, _)| check_properties(of_will, false))
-}
-
-/// What follows a text or binary data (§1.5.4, §1.5.6).
-fn after_text(bytes: &[u8]) -> Option<&[u8]> {
-    let (length, rest) = bytes.split_first_chunk::<2>()?;
-    rest.get(usize::from(u16::from_be_bytes(*length))..)
-}
-
-/// What follows a variable byte integer, and its value (§1.5.5).
-fn integer(bytes: &[u8]) -> Option<(usize, &[u8])> {
-    let end = bytes.iter().take(4).position(|byte| *byte < 0x80)?;
-    let value = bytes[..=end]
-        .iter()
-        .rev()
-        .fold(0, |sum, byte| sum << 7 | usize::from(byte & 0x7f));
-    Some((value, &bytes[end + 1..]))
 }
 
 /// Properties, and what follows them.
@@ -156,38 +177,82 @@ fn check_properties(mut rest: &[u8], is_publish: bool) -> Result<(), ProtocolErr
     Ok(())
 }
 
-/// The value at the beginning of these bytes, from what follows it.
-fn of<'a>(value: &'a [u8], next: &[u8]) -> &'a [u8] {
-    &value[..value.len() - next.len()]
-}
-
-/// What follows the value of a property (§2.2.2.2); `None` if the property is unknown or its value
-/// incomplete. Every known id is below 64.
-fn after_value(id: u8, bytes: &[u8]) -> Option<&[u8]> {
-    match id {
-        1 | 23 | 25 | 36 | 37 | 40..=42 => bytes.get(1..),
-        19 | 33..=35 => bytes.get(2..),
-        2 | 17 | 24 | 39 => bytes.get(4..),
-        SUBSCRIPTION_IDENTIFIER => integer(bytes).map(|(_, rest)| rest),
-        3 | RESPONSE_TOPIC | 9 | 18 | 21 | 22 | 26 | 28 | 31 => after_text(bytes),
-        USER_PROPERTY => after_text(bytes).and_then(after_text),
-        _ => None,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn an_unsubscribe_has_a_filter() {
-        for (version, rest, result) in [
-            (Version::V4, &b"\x00\x01"[..], Err(MALFORMED)),
-            (Version::V4, b"\x00\x01\x00\x01a", Ok(())),
-            (Version::V5, b"\x00\x01\x00", Err(FORBIDDEN)),
-            (Version::V5, b"\x00\x01\x00\x00\x01a", Ok(())),
+    fn subscribe_and_unsubscribe_have_valid_filters() {
+        let filters = |first: u8, filters: &[(&str, u8)]| {
+            let payload: Vec<u8> = filters
+                .iter()
+                .flat_map(|(filter, options)| {
+                    let length = (filter.len() as u16).to_be_bytes();
+                    let options = (first == 0x82).then_some(*options);
+                    [&length, filter.as_bytes()]
+                        .concat()
+                        .into_iter()
+                        .chain(options)
+                })
+                .collect();
+            let v4 = check(Version::V4, first, &[&[0, 1][..], &payload].concat());
+            let v5 = check(Version::V5, first, &[&[0, 1, 0][..], &payload].concat());
+            assert_eq!(v4, v5, "{filters:?}");
+            v5
+        };
+        for first in [0x82, 0xa2] {
+            for allowed in ["a", "+/a/#", "$share/g/a/+"] {
+                assert_eq!(
+                    filters(first, &[("x", 0), (allowed, 1)]),
+                    Ok(()),
+                    "{allowed}"
+                );
+            }
+            for wrong in ["", "a/#/b", "ab/+e", "a\0", "$share/g"] {
+                for filter in [
+                    &[(wrong, 0)][..],
+                    &[(wrong, 0), ("a", 0)],
+                    &[("a", 0), (wrong, 0)],
+                ] {
+                    assert_eq!(filters(first, filter), Err(MALFORMED), "{filter:?}");
+                }
+            }
+            assert_eq!(filters(first, &[]), Err(FORBIDDEN));
+            // A filter that is not UTF-8, and one that is longer than its packet.
+            for rest in [
+                &b"\x00\x01\x00\x00\x01\xff\x00"[..],
+                b"\x00\x01\x00\x00\x02a",
+            ] {
+                assert_eq!(check(Version::V5, first, rest), Err(MALFORMED), "{rest:?}");
+            }
+        }
+        assert_eq!(filters(0x82, &[("$share/g/a", 4)]), Err(FORBIDDEN));
+        assert_eq!(filters(0x82, &[("a", 4)]), Ok(()), "no local");
+        let without_options = check(Version::V4, 0x82, b"\x00\x01\x00\x01a");
+        assert_eq!(without_options, Err(MALFORMED));
+    }
+
+    #[test]
+    fn nothing_follows_the_last_field() {
+        for first in [0x40, 0x50, 0x62, 0x70] {
+            for rest in [&b"\x00\x01"[..], b"\x00\x01\x00", b"\x00\x01\x00\x00"] {
+                assert_eq!(
+                    check(Version::V5, first, rest),
+                    Ok(()),
+                    "{first:x} {rest:?}"
+                );
+            }
+            for rest in [&b"\x00\x01\x00\x00\x00"[..], b"\x00\x01\x00\x01"] {
+                assert_eq!(check(Version::V5, first, rest), Err(MALFORMED), "{first:x}");
+            }
+        }
+        for (rest, result) in [
+            (&b""[..], Ok(())),
+            (b"\x04", Ok(())),
+            (b"\x04\x00", Ok(())),
+            (b"\x04\x00\x00", Err(MALFORMED)),
         ] {
-            assert_eq!(check(version, 0xa2, rest), result, "{version:?} {rest:?}");
+            assert_eq!(check(Version::V5, 0xe0, rest), result, "{rest:?}");
         }
     }
 

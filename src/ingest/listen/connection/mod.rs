@@ -383,6 +383,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             Packet::Unsubscribe(id, n) => self.reply(Reply::UnsubAck(id, n)),
             Packet::Ping => self.reply(Reply::Pong),
             Packet::Disconnect => Err(CloseReason::Left),
+            Packet::Unsolicited => Ok(()),
             Packet::Unexpected => Err(CloseReason::ProtocolError(Reason::ProtocolError)),
         }
     }

@@ -9,6 +9,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use bytes::BytesMut;
+use rumqttc_v5::mqttbytes::v5::DisconnectReasonCode as Reason;
 use tokio::io::DuplexStream;
 use tokio_util::sync::CancellationToken;
 
@@ -342,6 +343,51 @@ fn one_sender_leaves_room_for_the_large_packets_of_others() {
     assert!(rx.try_recv().unwrap().message.payload.is_empty());
     drop((connections, skipping));
     assert_eq!(shared.large.free(), LARGE_BYTES_MAX);
+}
+
+/// How a connection ends, if it does, after these bytes.
+fn end_after(version: Version, bytes: &[u8]) -> Option<CloseReason> {
+    let (tx, _rx) = mpsc::channel(QUEUE_MAX);
+    connection(&shared(&settings(100)), version, &tx)
+        .receive(bytes)
+        .err()
+}
+
+#[test]
+fn a_repeated_acknowledgement_is_ignored_and_a_malformed_packet_ends_the_connection() {
+    let malformed = Some(CloseReason::ProtocolError(Reason::MalformedPacket));
+    for version in [Version::V4, Version::V5] {
+        for kind in [0x40, 0x50, 0x70] {
+            assert_eq!(end_after(version, &[kind, 2, 0, 7]), None, "{kind:x}");
+            assert_eq!(
+                end_after(version, &[kind, 2, 0, 0]),
+                malformed,
+                "no packet id"
+            );
+            assert_eq!(end_after(version, &[kind, 1, 0]), malformed);
+            assert_eq!(end_after(version, &[kind | 1, 2, 0, 7]), malformed);
+        }
+        // PUBREL among them.
+        for kind in [0x40, 0x50, 0x62, 0x70] {
+            let trailing = [kind, 5, 0, 7, 0, 0, 0];
+            assert_eq!(end_after(version, &trailing), malformed, "{kind:x}");
+        }
+        let filter: &[&[u8]] = match version {
+            Version::V4 => &[&[0x82, 5, 0, 1, 0, 0, 0], &[0xa2, 4, 0, 1, 0, 0]],
+            Version::V5 => &[&[0x82, 6, 0, 1, 0, 0, 0, 0], &[0xa2, 5, 0, 1, 0, 0, 0]],
+        };
+        for bytes in filter {
+            assert_eq!(end_after(version, bytes), malformed, "an empty filter");
+        }
+        let none = Some(CloseReason::ProtocolError(Reason::ProtocolError));
+        for kind in [0x82, 0xa2] {
+            let bytes: &[u8] = match version {
+                Version::V4 => &[kind, 2, 0, 1],
+                Version::V5 => &[kind, 3, 0, 1, 0],
+            };
+            assert_eq!(end_after(version, bytes), none, "no filter");
+        }
+    }
 }
 
 #[test]
