@@ -299,7 +299,10 @@ pub(crate) const PURE: &[&str] = &[
     "src/ingest/listen/strict",
     "src/ingest/mqtt/acks",
     "src/ingest/mqtt/collect",
+    "src/ingest/mqtt/observe",
+    "src/ingest/mqtt/reason",
     "src/ingest/mqtt/retained",
+    "src/ingest/mqtt/websocket",
     "src/ingest/mqtt/window",
 ];
 pub(crate) const NOT_PURE: &[&str] = &["src/model/clock.rs"];

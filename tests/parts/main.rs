@@ -16,6 +16,7 @@ mod mqtt_direct;
 mod mqtt_direct_access;
 mod mqtt_direct_hostile;
 mod mqtt_field;
+mod mqtt_reasons;
 mod mqtt_transport;
 mod sparkplug;
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::event::{Event, Grant};
 use super::link::LinkError;
 use super::target::{SetupError, Target};
-use super::{files, link};
+use super::{files, link, reason};
 use crate::config::{Mqtt, Retained};
 
 /// Time limit for everything.
@@ -24,11 +24,11 @@ pub(crate) enum CheckError {
     Setup(#[from] SetupError),
     #[error("{0}")]
     File(String),
-    #[error(
-        "{broker}: {error}; check mqtt.url, mqtt.username and its password, and that the broker \
-         runs"
-    )]
-    Login { broker: String, error: String },
+    #[error("{broker}: {error}; check mqtt.url, and that the broker runs")]
+    Unreachable { broker: String, error: String },
+    /// The broker's own answer says what to do.
+    #[error("{broker}: {ended}")]
+    Ended { broker: String, ended: String },
     #[error("{broker}: no answer within {WITHIN:?}")]
     Timeout { broker: String },
     #[error(
@@ -59,9 +59,15 @@ pub(crate) async fn check(config: &Mqtt) -> Result<String, CheckError> {
     }
     let grants = tokio::time::timeout(WITHIN, async {
         let (sender, mut link) = link::open(&config, &target, &material)?;
-        let failed = |error: LinkError| CheckError::Login {
-            broker: broker.clone(),
-            error: error.to_string(),
+        let failed = |error: LinkError| match error {
+            LinkError::Ended(ended) => CheckError::Ended {
+                broker: broker.clone(),
+                ended: ended.to_string(),
+            },
+            error => CheckError::Unreachable {
+                broker: broker.clone(),
+                error: error.to_string(),
+            },
         };
         loop {
             match link.next().await.map_err(failed)? {
@@ -82,13 +88,13 @@ pub(crate) async fn check(config: &Mqtt) -> Result<String, CheckError> {
     for (subscription, grant) in config.subscriptions.iter().zip(grants) {
         let filter = subscription.filter.clone();
         match grant {
-            Grant::Refused(why) => {
+            Grant::Refused(code) => {
                 let client_id = config.client_id.clone();
                 return Err(CheckError::Refused {
                     broker,
                     client_id,
                     filter,
-                    why,
+                    why: reason::refused(code),
                 });
             }
             Grant::Qos(qos) if qos < subscription.qos_asked() => {

@@ -13,6 +13,7 @@ use super::collect::Take;
 use super::link::{Event, Grant, Link, LinkError, Message, Sender};
 use super::options::{OFFLINE, ONLINE};
 use super::pace::Pace;
+use super::reason;
 use super::submit::BATCHES_MAX;
 use super::target::SetupError;
 use super::window::cause;
@@ -239,7 +240,8 @@ impl<'a> Connection<'a> {
                         messages can be lost");
                     problems.push(format!("{filter}: only QoS {qos} granted"));
                 }
-                Grant::Refused(reason) => {
+                Grant::Refused(code) => {
+                    let reason = reason::refused(*code);
                     tracing::error!(broker = %broker.name, filter, reason, "subscription refused");
                     problems.push(format!("{filter}: {reason}"));
                     broker.status.subscribed = false;

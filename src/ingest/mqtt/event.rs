@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use super::observe::Ended;
 use super::silence::Silent;
 use crate::access;
 use crate::decode::RejectReason;
@@ -52,12 +53,12 @@ pub(in crate::ingest) struct RefusedMessage {
 }
 
 /// The broker's answer to one filter of a SUBSCRIBE.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Grant {
     /// Granted, with at most this QoS.
     Qos(u8),
-    /// Refused, with the broker's reason.
-    Refused(String),
+    /// Refused, with this code.
+    Refused(u8),
 }
 
 #[derive(Debug)]
@@ -74,9 +75,12 @@ pub(super) enum Event {
     Published,
 }
 
-/// Why a connection ended, with rumqttc's text.
+/// Why a connection ended.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum LinkError {
+    /// The broker ended it.
+    #[error(transparent)]
+    Ended(#[from] Ended),
     /// MQTT 3.1.1.
     #[error(transparent)]
     V4(Box<rumqttc_v4::ConnectionError>),

@@ -2,16 +2,15 @@
 //! apply from the next connection on. If a file cannot be read (half written, or a key that does
 //! not match yet), the content of the last connection is used and the problem is reported.
 
-use rumqttc_v5::TlsConfiguration;
-
 use super::target::{SetupError, Target};
 use crate::config::{Mqtt, Secret};
+use crate::ingest::tls::ClientTls;
 
 /// The content of the files.
 #[derive(Debug, Clone)]
 pub(super) struct Credentials {
     /// `None`: the connection is not encrypted.
-    pub(super) tls: Option<TlsConfiguration>,
+    pub(super) tls: Option<ClientTls>,
     pub(super) password: Option<Secret>,
 }
 

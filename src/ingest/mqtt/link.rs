@@ -11,6 +11,7 @@
 //! acknowledgements. A future of [`Link::next`] must not be dropped before it is ready unless the
 //! connection is given up: rumqttc may have taken a PUBACK off its queue and not written it yet.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::TcpStream;
@@ -22,6 +23,7 @@ use super::files::Credentials;
 use super::silence::Silence;
 use super::socket::Handle;
 use super::target::{SetupError, Target};
+use super::transport::{Dialer, Observations};
 use super::{v4, v5};
 use crate::config::{Mqtt, MqttProtocol, Subscription};
 
@@ -29,23 +31,34 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The receiving half. It must be polled continuously: it also sends pings and the sender's queued
 /// packets.
-pub(super) enum Link {
-    /// MQTT 3.1.1.
-    V4(Box<rumqttc_v4::EventLoop>, Silence),
-    /// MQTT 5.
-    V5(Box<rumqttc_v5::EventLoop>, Silence),
+pub(super) struct Link {
+    events: Events,
+    silence: Silence,
+    observations: Observations,
+}
+
+enum Events {
+    V4(Box<rumqttc_v4::EventLoop>),
+    V5(Box<rumqttc_v5::EventLoop>),
 }
 
 impl Link {
     /// The next event; the first call opens the connection.
     ///
     /// # Errors
-    /// The connection has ended, and this link with it.
+    /// The connection has ended, and this link with it. If the broker ended it, the error has the
+    /// broker's reason.
     pub(super) async fn next(&mut self) -> Result<Event, LinkError> {
-        match self {
-            Link::V4(events, silence) => v4::next(events, silence).await,
-            Link::V5(events, silence) => v5::next(events, silence).await,
-        }
+        let Link {
+            events,
+            silence,
+            observations,
+        } = self;
+        let next = match events {
+            Events::V4(events) => v4::next(events, silence).await,
+            Events::V5(events) => v5::next(events, silence).await,
+        };
+        next.map_err(|error| observations.ended().map_or(error, LinkError::Ended))
     }
 }
 
@@ -63,6 +76,7 @@ pub(super) struct Disconnected;
 pub(super) struct Sender {
     client: Client,
     socket: Handle<TcpStream>,
+    observations: Observations,
 }
 
 impl Sender {
@@ -92,6 +106,7 @@ impl Sender {
     /// The connection has ended, or a filter is invalid (the configuration is checked at the
     /// start).
     pub(super) fn subscribe(&self, subscriptions: &[Subscription]) -> Result<(), Disconnected> {
+        self.observations.subscribing();
         match &self.client {
             Client::V4(client) => client
                 .try_subscribe_many(v4::filters(subscriptions))
@@ -159,7 +174,7 @@ impl Sender {
                 async { while !matches!(link.next().await, Ok(Event::Published) | Err(_)) {} };
             let _ = tokio::time::timeout(CLOSE_TIMEOUT, published).await;
         }
-        let Sender { client, socket } = self;
+        let Sender { client, socket, .. } = self;
         let close = async {
             socket.flush_eagerly();
             let queued = match &client {
@@ -185,19 +200,37 @@ pub(super) fn open(
     target: &Target,
     material: &Credentials,
 ) -> Result<(Sender, Link), SetupError> {
-    let socket = Handle::default();
-    let silence = Silence::of(&socket);
-    let (client, link) = match config.protocol {
+    let dialer = Dialer {
+        target: Arc::new(target.clone()),
+        protocol: config.protocol,
+        tls: material.tls.clone(),
+        socket: Handle::default(),
+        observations: Observations::default(),
+    };
+    let socket = dialer.socket.clone();
+    let observations = dialer.observations.clone();
+    let password = material.password.as_ref();
+    let (client, events) = match config.protocol {
         MqttProtocol::V4 => {
-            let (client, events) = v4::open(config, target, material, &socket)?;
-            (Client::V4(client), Link::V4(Box::new(events), silence))
+            let (client, events) = v4::open(config, password, dialer)?;
+            (Client::V4(client), Events::V4(Box::new(events)))
         }
         MqttProtocol::V5 => {
-            let (client, events) = v5::open(config, target, material, &socket)?;
-            (Client::V5(client), Link::V5(Box::new(events), silence))
+            let (client, events) = v5::open(config, password, dialer)?;
+            (Client::V5(client), Events::V5(Box::new(events)))
         }
     };
-    Ok((Sender { client, socket }, link))
+    let link = Link {
+        events,
+        silence: Silence::of(&socket),
+        observations: observations.clone(),
+    };
+    let sender = Sender {
+        client,
+        socket,
+        observations,
+    };
+    Ok((sender, link))
 }
 
 #[cfg(test)]

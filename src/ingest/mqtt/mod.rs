@@ -22,8 +22,10 @@
 //!   full. While the submit task is busy, batches are filled first, so they grow under load.
 //! - `submit` waits while the next stage does not accept ingest batches.
 //! - `acks` tracks which messages may be acknowledged.
-//! - `link`, with `v4` and `v5`, is one connection. It uses `socket` and `target`; `files` reads
-//!   certificates and password. `silence` decides when the broker seems to be gone.
+//! - `link`, with `v4` and `v5`, is one connection. `transport` opens its stream, with `socket` and
+//!   `target`; `files` reads certificates and password. `observe` (with `websocket`) notes what the
+//!   broker says about the connection, `reason` what its codes mean. `silence` decides when the
+//!   broker seems to be gone.
 //! - `retained` remembers which retained messages were accepted. `window` measures how long
 //!   messages stay unacknowledged.
 //!
@@ -80,15 +82,19 @@ mod connection;
 mod event;
 mod files;
 pub(in crate::ingest) mod link;
+mod observe;
 mod options;
 mod pace;
+mod reason;
 pub(in crate::ingest) mod retained;
 mod silence;
 mod socket;
 pub(in crate::ingest) mod submit;
 mod target;
+mod transport;
 mod v4;
 mod v5;
+mod websocket;
 mod window;
 
 pub(crate) use births_file::{path as births_path, read as read_births};

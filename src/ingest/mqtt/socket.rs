@@ -11,6 +11,9 @@
 //! pause, so that the next one finds several packets, see [`super::pace`]. Acknowledgements are sent
 //! meanwhile.
 //!
+//! If sending fails, that is reported only after what the broker has sent before was read: that may
+//! be the DISCONNECT with its reason.
+//!
 //! It counts the bytes that arrive, also those of a packet that is not complete yet, see
 //! [`super::silence`].
 //!
@@ -103,6 +106,8 @@ pub(super) struct Coalescing<S> {
     /// The pause before the next read, if there is one.
     pause: Pin<Box<Sleep>>,
     is_pausing: bool,
+    /// Why nothing more can be sent.
+    failed: Option<io::Error>,
     handle: Handle<S>,
 }
 
@@ -124,6 +129,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Coalescing<S> {
             waiting: BytesMut::new(),
             pause: Box::pin(tokio::time::sleep(Duration::ZERO)),
             is_pausing: false,
+            failed: None,
             handle,
         }
     }
@@ -135,7 +141,17 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Coalescing<S> {
             .ok_or_else(|| io::ErrorKind::NotConnected.into())
     }
 
-    fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    /// Sends what waits. If that fails, nothing waits any more, and the next read reports it.
+    fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let sent = ready!(self.poll_write_out(cx));
+        if let Err(error) = sent {
+            self.waiting.clear();
+            self.failed.get_or_insert(error);
+        }
+        Poll::Ready(())
+    }
+
+    fn poll_write_out(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let Some(socket) = &mut self.socket else {
             return Poll::Ready(Err(io::ErrorKind::NotConnected.into()));
         };
@@ -148,6 +164,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Coalescing<S> {
         }
         Pin::new(socket).poll_flush(cx)
     }
+
+    fn failure(&self) -> io::Result<()> {
+        let failed = self.failed.as_ref();
+        failed.map_or(Ok(()), |error| Err(error.kind().into()))
+    }
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Coalescing<S> {
@@ -158,18 +179,23 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Coalescing<S> {
     ) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         // If the peer accepts no more bytes now, this task is woken when it does, and reads then.
-        if !this.waiting.is_empty()
-            && let Poll::Ready(Err(error)) = this.poll_send(cx)
-        {
-            return Poll::Ready(Err(error));
+        if !this.waiting.is_empty() {
+            let _ = this.poll_send(cx);
         }
-        if this.is_pausing {
+        if this.is_pausing && this.failed.is_none() {
             ready!(this.pause.as_mut().poll(cx));
             this.is_pausing = false;
         }
         let before = buf.filled().len();
-        ready!(this.socket()?.poll_read(cx, buf))?;
+        let polled = this.socket()?.poll_read(cx, buf);
         let read = buf.filled().len() - before;
+        // The broker has sent nothing more.
+        if read == 0
+            && let Some(error) = this.failed.take()
+        {
+            return Poll::Ready(Err(error));
+        }
+        ready!(polled)?;
         let shared = &this.handle.0;
         shared.received.fetch_add(read as u64, Ordering::Relaxed);
         // Otherwise there may be more.
@@ -190,16 +216,19 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Coalescing<S> {
     ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
         if this.waiting.len() >= WAITING_BYTES_MAX {
-            ready!(this.poll_send(cx))?;
+            ready!(this.poll_send(cx));
         }
-        this.waiting.extend_from_slice(buf);
+        if this.failed.is_none() {
+            this.waiting.extend_from_slice(buf);
+        }
         Poll::Ready(Ok(buf.len()))
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         if this.handle.0.eager.load(Ordering::Acquire) {
-            this.poll_send(cx)
+            ready!(this.poll_send(cx));
+            Poll::Ready(this.failure())
         } else {
             Poll::Ready(Ok(()))
         }
@@ -207,7 +236,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Coalescing<S> {
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
-        ready!(this.poll_send(cx))?;
+        ready!(this.poll_send(cx));
+        this.failure()?;
         this.socket()?.poll_shutdown(cx)
     }
 }
@@ -248,6 +278,28 @@ mod tests {
         assert!(socket.waiting.is_empty());
         let mut got = vec![0; 40_960];
         far.read_exact(&mut got).await.unwrap();
+    }
+
+    /// A peer that has sent its last bytes and closed, and to which nothing can be sent.
+    #[tokio::test]
+    async fn what_the_peer_sent_before_is_read_although_sending_fails() {
+        for eager in [false, true] {
+            let handle = Handle::default();
+            if eager {
+                handle.flush_eagerly();
+            }
+            let (near, mut far) = tokio::io::duplex(64);
+            far.write_all(b"last").await.unwrap();
+            drop(far);
+            let mut socket = Coalescing::new(near, handle);
+            socket.write_all(&[7; 2 * WAITING_BYTES_MAX]).await.unwrap();
+            socket.write_all(b"more").await.unwrap();
+            assert_eq!(socket.flush().await.is_err(), eager);
+            let mut got = [0; 8];
+            assert_eq!(socket.read(&mut got).await.unwrap(), 4);
+            let failed = socket.read(&mut got).await.unwrap_err();
+            assert_eq!(failed.kind(), io::ErrorKind::BrokenPipe);
+        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -1,14 +1,8 @@
-//! Address and transport of a broker: the parsed URL, TLS, and the socket.
+//! Address of a broker: the parsed URL, and its certificates.
 
-use std::io;
-
-use rumqttc_v5::TlsConfiguration;
-use tokio::net::TcpStream;
-
-use super::socket::{Coalescing, Handle};
 use crate::config::Mqtt;
 use crate::decode::topic::TopicError;
-use crate::ingest::tls::{self, Identity, TlsError};
+use crate::ingest::tls::{self, ClientTls, Identity, TlsError};
 
 /// The scheme of a broker's URL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,8 +22,8 @@ pub(super) struct Target {
     pub(super) host: String,
     /// The port; the scheme's default if the URL has none.
     pub(super) port: u16,
-    /// The URL as configured.
-    pub(super) url: String,
+    /// What follows host and port in the URL of a WebSocket.
+    path: String,
 }
 
 /// Why a broker connection is not possible as configured. An operator has to change the
@@ -105,7 +99,7 @@ impl Target {
             scheme,
             host: host.to_owned(),
             port,
-            url: url.to_owned(),
+            path: path.to_owned(),
         })
     }
 
@@ -116,6 +110,11 @@ impl Target {
         } else {
             format!("{}:{}", self.host, self.port)
         }
+    }
+
+    /// The URL of a WebSocket within the stream that is opened to it, which may be encrypted.
+    pub(super) fn websocket_url(&self) -> String {
+        format!("ws://{}{}", self.label(), self.path)
     }
 
     /// The name of a connection in logs, metrics and `/readyz`, unique among the brokers.
@@ -131,28 +130,14 @@ impl Target {
     ///
     /// # Errors
     /// The certificates cannot be loaded.
-    pub(super) fn tls(&self, config: &Mqtt) -> Result<Option<TlsConfiguration>, TlsError> {
+    pub(super) fn tls(&self, config: &Mqtt) -> Result<Option<ClientTls>, TlsError> {
         if matches!(self.scheme, Scheme::Mqtt | Scheme::Ws) {
             return Ok(None);
         }
         let identity = config.cert_file.as_deref().zip(config.key_file.as_deref());
         let identity = identity.map(|(cert, key)| Identity { cert, key });
-        let client = tls::client(config.ca_file.as_deref(), identity)?;
-        Ok(Some(TlsConfiguration::Rustls(client)))
+        tls::client(config.ca_file.as_deref(), identity).map(Some)
     }
-}
-
-/// Opens the socket; tries every address of the host name.
-pub(super) async fn dial(
-    host: String,
-    port: u16,
-    handle: Handle<TcpStream>,
-) -> io::Result<Coalescing<TcpStream>> {
-    let socket = TcpStream::connect((host.as_str(), port)).await?;
-    // Writes are coalesced already; Nagle's algorithm would delay every PUBACK of a quiet
-    // connection.
-    socket.set_nodelay(true)?;
-    Ok(Coalescing::new(socket, handle))
 }
 
 #[cfg(test)]
@@ -193,6 +178,17 @@ mod tests {
             "mqtt://[::1]x",
         ] {
             assert_eq!(parse(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_websocket_has_a_port_and_keeps_its_path() {
+        for (url, within) in [
+            ("ws://b/mqtt", "ws://b:80/mqtt"),
+            ("wss://b/mqtt?x=y/z", "ws://b:443/mqtt?x=y/z"),
+            ("wss://[::1]:9001", "ws://[::1]:9001"),
+        ] {
+            assert_eq!(Target::parse(url).unwrap().websocket_url(), within);
         }
     }
 

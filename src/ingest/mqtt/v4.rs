@@ -3,17 +3,15 @@
 use rumqttc_v4::mqttbytes::v4::{ConnAck, LastWill, PubAck, PubRec, SubscribeReasonCode};
 use rumqttc_v4::{
     AckMode, AsyncClient, Broker, ConnectionError, EventLoop, ManualAck, MqttOptions, Outgoing,
-    Packet, QoS, SubscribeFilterInput, Transport,
+    Packet, QoS, SubscribeFilterInput,
 };
-use tokio::net::TcpStream;
 
 use super::event::{Event, Grant, LinkError, Message, Receipt};
-use super::files::Credentials;
 use super::options::{CONNECT_SECONDS, OFFLINE, READ_BATCH, REQUEST_BATCH, REQUESTS_MAX};
 use super::silence::Silence;
-use super::socket::Handle;
-use super::target::{Scheme, SetupError, Target, dial};
-use crate::config::{Mqtt, Subscription};
+use super::target::SetupError;
+use super::transport::Dialer;
+use crate::config::{Mqtt, Secret, Subscription};
 
 /// The largest packet that MQTT allows. rumqttc closes the connection at a larger packet than set
 /// here, and the broker would send it again forever. So this sets no limit: a packet over
@@ -23,27 +21,18 @@ const PACKET_BYTES_MAX: usize = 268_435_455 + 5;
 /// Creates client and event loop of a new connection.
 pub(super) fn open(
     config: &Mqtt,
-    target: &Target,
-    material: &Credentials,
-    socket: &Handle<TcpStream>,
+    password: Option<&Secret>,
+    dialer: Dialer,
 ) -> Result<(AsyncClient, EventLoop), SetupError> {
     let refused = |error: &dyn std::fmt::Display| SetupError::Options(error.to_string());
     let id = config.client_id.clone();
-    let tcp = || Broker::tcp(target.host.clone(), target.port);
-    let mut options = match (target.scheme, material.tls.clone()) {
-        (Scheme::Ws, _) => {
-            MqttOptions::new(id, Broker::websocket(&target.url).map_err(|e| refused(&e))?)
-        }
-        (Scheme::Wss, Some(tls)) => {
-            MqttOptions::websocket_with_tls_config(id, &target.url, tls).map_err(|e| refused(&e))?
-        }
-        (_, None) => MqttOptions::new(id, tcp()),
-        (_, Some(tls)) => {
-            let mut options = MqttOptions::new(id, tcp());
-            options.set_transport(Transport::tls_with_config(tls));
-            options
-        }
+    let target = &dialer.target;
+    let broker = if dialer.is_websocket() {
+        Broker::websocket(target.websocket_url()).map_err(|e| refused(&e))?
+    } else {
+        Broker::tcp(target.host.clone(), target.port)
     };
+    let mut options = MqttOptions::new(id, broker);
     options
         .set_keep_alive(u16::try_from(config.keep_alive.as_secs()).unwrap_or(u16::MAX))
         .set_max_packet_size(PACKET_BYTES_MAX, PACKET_BYTES_MAX)
@@ -55,7 +44,7 @@ pub(super) fn open(
         .map_err(|e| refused(&e))?;
     // Only our own status is published. rumqttc scans this many slots at every flush.
     options.try_set_inflight(1).map_err(|e| refused(&e))?;
-    match (&config.username, &material.password) {
+    match (&config.username, password) {
         (Some(user), Some(password)) => {
             options.set_credentials(user, password.reveal().to_owned());
         }
@@ -67,10 +56,7 @@ pub(super) fn open(
     if let Some(topic) = &config.status_topic {
         options.set_last_will(LastWill::new(topic, OFFLINE, QoS::AtLeastOnce, true));
     }
-    let host = target.host.clone();
-    let port = target.port;
-    let socket = socket.clone();
-    options.set_socket_connector(move |_, _| dial(host.clone(), port, socket.clone()));
+    options.set_socket_connector(move |_, _| dialer.clone().dial());
     let (client, mut events) = AsyncClient::builder(options)
         .capacity(REQUESTS_MAX)
         .try_build()
@@ -128,9 +114,7 @@ pub(super) async fn next(
             Packet::SubAck(answer) => {
                 let grant = |code: &SubscribeReasonCode| match code {
                     SubscribeReasonCode::Success(qos) => Grant::Qos(*qos as u8),
-                    SubscribeReasonCode::Failure => {
-                        Grant::Refused("refused (MQTT 3.1.1 gives no reason)".into())
-                    }
+                    SubscribeReasonCode::Failure => Grant::Refused(0x80),
                 };
                 return Ok(Event::Subscribed(
                     answer.return_codes.iter().map(grant).collect(),

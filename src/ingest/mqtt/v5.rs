@@ -7,42 +7,31 @@ use rumqttc_v5::mqttbytes::v5::{
 };
 use rumqttc_v5::{
     AckMode, AsyncClient, Broker, BrokerSessionResumePolicy, ConnectionError, EventLoop, ManualAck,
-    MqttOptions, Outgoing, Packet, QoS, SubscribeFilterInput, Transport,
+    MqttOptions, Outgoing, Packet, QoS, SubscribeFilterInput,
 };
-use tokio::net::TcpStream;
 
 use super::event::{Event, Grant, LinkError, Message, Receipt};
-use super::files::Credentials;
 use super::options::{CONNECT_SECONDS, OFFLINE, READ_BATCH, REQUEST_BATCH, REQUESTS_MAX};
 use super::silence::Silence;
-use super::socket::Handle;
-use super::target::{Scheme, SetupError, Target, dial};
-use crate::config::{Mqtt, Retained, Subscription};
+use super::target::SetupError;
+use super::transport::Dialer;
+use crate::config::{Mqtt, Retained, Secret, Subscription};
 
 /// Creates client and event loop of a new connection.
 pub(super) fn open(
     config: &Mqtt,
-    target: &Target,
-    material: &Credentials,
-    socket: &Handle<TcpStream>,
+    password: Option<&Secret>,
+    dialer: Dialer,
 ) -> Result<(AsyncClient, EventLoop), SetupError> {
     let refused = |error: &dyn std::fmt::Display| SetupError::Options(error.to_string());
     let id = config.client_id.clone();
-    let tcp = || Broker::tcp(target.host.clone(), target.port);
-    let mut options = match (target.scheme, material.tls.clone()) {
-        (Scheme::Ws, _) => {
-            MqttOptions::new(id, Broker::websocket(&target.url).map_err(|e| refused(&e))?)
-        }
-        (Scheme::Wss, Some(tls)) => {
-            MqttOptions::websocket_with_tls_config(id, &target.url, tls).map_err(|e| refused(&e))?
-        }
-        (_, None) => MqttOptions::new(id, tcp()),
-        (_, Some(tls)) => {
-            let mut options = MqttOptions::new(id, tcp());
-            options.set_transport(Transport::tls_with_config(tls));
-            options
-        }
+    let target = &dialer.target;
+    let broker = if dialer.is_websocket() {
+        Broker::websocket(target.websocket_url()).map_err(|e| refused(&e))?
+    } else {
+        Broker::tcp(target.host.clone(), target.port)
     };
+    let mut options = MqttOptions::new(id, broker);
     let expiry_seconds = u32::try_from(config.session_expiry.as_secs()).unwrap_or(u32::MAX);
     options
         .set_keep_alive(u16::try_from(config.keep_alive.as_secs()).unwrap_or(u16::MAX))
@@ -64,7 +53,7 @@ pub(super) fn open(
         .set_ack_mode(AckMode::Manual)
         .set_max_request_batch(REQUEST_BATCH)
         .set_read_batch_size(READ_BATCH);
-    match (&config.username, &material.password) {
+    match (&config.username, password) {
         (Some(user), Some(password)) => {
             options.set_credentials(user, password.reveal().to_owned());
         }
@@ -79,10 +68,7 @@ pub(super) fn open(
     if let Some(topic) = &config.status_topic {
         options.set_last_will(LastWill::new(topic, OFFLINE, QoS::AtLeastOnce, true, None));
     }
-    let host = target.host.clone();
-    let port = target.port;
-    let socket = socket.clone();
-    options.set_socket_connector(move |_, _| dial(host.clone(), port, socket.clone()));
+    options.set_socket_connector(move |_, _| dialer.clone().dial());
     AsyncClient::builder(options)
         .capacity(REQUESTS_MAX)
         .try_build()
@@ -146,9 +132,18 @@ pub(super) async fn next(
             }
             Packet::PubAck(_) => return Ok(Event::Published),
             Packet::SubAck(answer) => {
-                let grant = |code: &SubscribeReasonCode| match code {
-                    SubscribeReasonCode::Success(qos) => Grant::Qos(*qos as u8),
-                    refused => Grant::Refused(format!("{refused:?}")),
+                use SubscribeReasonCode as Code;
+                let grant = |code: &Code| match code {
+                    Code::Success(qos) => Grant::Qos(*qos as u8),
+                    Code::Failure | Code::Unspecified => Grant::Refused(0x80),
+                    Code::ImplementationSpecific => Grant::Refused(0x83),
+                    Code::NotAuthorized => Grant::Refused(0x87),
+                    Code::TopicFilterInvalid => Grant::Refused(0x8F),
+                    Code::PkidInUse => Grant::Refused(0x91),
+                    Code::QuotaExceeded => Grant::Refused(0x97),
+                    Code::SharedSubscriptionsNotSupported => Grant::Refused(0x9E),
+                    Code::SubscriptionIdNotSupported => Grant::Refused(0xA1),
+                    Code::WildcardSubscriptionsNotSupported => Grant::Refused(0xA2),
                 };
                 return Ok(Event::Subscribed(
                     answer.return_codes.iter().map(grant).collect(),

@@ -14,14 +14,17 @@ pub(crate) use self::client_certificate::ClientCertificate;
 pub(crate) use self::local::connect_to_any;
 pub(crate) use self::revocation::CrlFault;
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::client::{ClientConfig, WantsClientCert};
 use tokio_rustls::rustls::crypto::{CryptoProvider, ring};
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{
-    CertificateDer, CertificateRevocationListDer, PrivateKeyDer,
+    CertificateDer, CertificateRevocationListDer, PrivateKeyDer, ServerName,
 };
 use tokio_rustls::rustls::server::danger::ClientCertVerifier;
 use tokio_rustls::rustls::server::{ServerConfig, VerifierBuilderError, WebPkiClientVerifier};
@@ -181,12 +184,35 @@ fn system_roots() -> Result<RootCertStore, TlsError> {
     Ok(store)
 }
 
+/// Our end of an encrypted connection to a server.
+pub(super) type ClientStream<S> = tokio_rustls::client::TlsStream<S>;
+
+/// TLS to a server.
+#[derive(Debug, Clone)]
+pub(super) struct ClientTls(Arc<ClientConfig>);
+
+impl ClientTls {
+    /// Performs the handshake with the server of this name or address.
+    ///
+    /// # Errors
+    /// The handshake failed.
+    pub(super) async fn connect<S: AsyncRead + AsyncWrite + Unpin>(
+        &self,
+        host: &str,
+        stream: S,
+    ) -> io::Result<ClientStream<S>> {
+        let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
+        let connector = TlsConnector::from(self.0.clone());
+        connector.connect(name, stream).await
+    }
+}
+
 /// Client configuration: the trusted roots (`None`: the system's) and our own certificate, if any.
 /// Reads files, so it blocks for some milliseconds.
 pub(super) fn client(
     ca: Option<&Path>,
     identity: Option<Identity<'_>>,
-) -> Result<Arc<ClientConfig>, TlsError> {
+) -> Result<ClientTls, TlsError> {
     let roots = ca.map_or_else(system_roots, roots)?;
     let builder: ConfigBuilder<ClientConfig, WantsClientCert> =
         ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
@@ -202,7 +228,7 @@ pub(super) fn client(
                 .map_err(|error| identity.refused(error))?
         }
     };
-    Ok(Arc::new(config))
+    Ok(ClientTls(Arc::new(config)))
 }
 
 /// TLS settings of one of our ports.
