@@ -302,6 +302,7 @@ pub(crate) const PURE: &[&str] = &[
     "src/ingest/mqtt/observe",
     "src/ingest/mqtt/reason",
     "src/ingest/mqtt/retained",
+    "src/ingest/mqtt/subscribe",
     "src/ingest/mqtt/websocket",
     "src/ingest/mqtt/window",
 ];

@@ -16,6 +16,8 @@ enum Script {
     CloseAtSubscribe,
     /// Grants all filters, and then sends these bytes. Leaves the connection open.
     Then(&'static [u8]),
+    /// As AWS IoT Core: closes at a SUBSCRIBE with more than eight filters.
+    EightFilters,
 }
 
 async fn serve(mut client: Raw, protocol: MqttProtocol, script: Script) {
@@ -41,7 +43,8 @@ async fn serve(mut client: Raw, protocol: MqttProtocol, script: Script) {
             rest = &after[usize::from(u16::from_be_bytes([*high, *low])) + 1..];
             filters += 1;
         }
-        if matches!(script, Script::CloseAtSubscribe) {
+        let too_many = matches!(script, Script::EightFilters) && filters > 8;
+        if too_many || matches!(script, Script::CloseAtSubscribe) {
             return;
         }
         let suback = [&body[..2], &[0; 1][..properties], &vec![1; filters]].concat();
@@ -159,5 +162,21 @@ async fn a_broker_that_closes_at_connect_is_reported() {
             .until(|status| status.problem.as_ref().is_some_and(is_reported))
             .await;
         ingest.finish().await;
+    }
+}
+
+#[tokio::test]
+async fn more_than_eight_filters_are_subscribed_in_several_packets() {
+    for protocol in [V4, V5] {
+        for n in [8, 9, 17] {
+            let port = broker(protocol, Script::EightFilters).await;
+            let mut many = config(&format!("mqtt://127.0.0.1:{port}"), protocol);
+            many.subscriptions = (0..n)
+                .map(|i| subscription(&format!("f{i}/+"), &format!("f{i}/{{sensor_id}}"), "json"))
+                .collect();
+            let ingest = Ingest::start(many).await;
+            assert_eq!(ingest.status.borrow().problem, None);
+            ingest.finish().await;
+        }
     }
 }

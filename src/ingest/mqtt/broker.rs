@@ -1,5 +1,6 @@
 //! The state of one broker, which its connections share one after the other.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -156,6 +157,18 @@ impl Broker {
             }
             self.keep_births(u64::MAX - births_file::EVERY.as_millis() as u64);
         }
+    }
+
+    /// Publishes the status of an open connection with these problems of its own.
+    pub(super) fn report_open(&mut self, problems: &BTreeMap<String, String>) {
+        let all: Vec<&str> = self
+            .file_problem
+            .iter()
+            .chain(problems.values())
+            .map(String::as_str)
+            .collect();
+        self.status.problem = (!all.is_empty()).then(|| all.join("; "));
+        self.report();
     }
 
     /// Publishes the status.

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use super::event::{Event, Grant};
 use super::link::LinkError;
+use super::subscribe::Subscriptions;
 use super::target::{SetupError, Target};
 use super::{files, link, reason};
 use crate::config::{Mqtt, Retained};
@@ -57,7 +58,7 @@ pub(crate) async fn check(config: &Mqtt) -> Result<String, CheckError> {
     if let Some(problem) = problem {
         return Err(CheckError::File(problem));
     }
-    let grants = tokio::time::timeout(WITHIN, async {
+    let answers = tokio::time::timeout(WITHIN, async {
         let (sender, mut link) = link::open(&config, &target, &material)?;
         let failed = |error: LinkError| match error {
             LinkError::Ended(ended) => CheckError::Ended {
@@ -69,23 +70,29 @@ pub(crate) async fn check(config: &Mqtt) -> Result<String, CheckError> {
                 error: error.to_string(),
             },
         };
+        let mut subscriptions = Subscriptions::new(&config.subscriptions);
+        let mut answers = vec![];
         loop {
             match link.next().await.map_err(failed)? {
-                // The end of the connection is the next event.
-                Event::Connected { .. } => drop(sender.subscribe(&config.subscriptions)),
-                Event::Subscribed(grants) => {
+                Event::Connected { .. } => {}
+                Event::Subscribed(grants) => answers.extend(subscriptions.answered(&grants)),
+                Event::Message(_) | Event::Published => continue,
+            }
+            match subscriptions.next() {
+                // It fails only if the connection has ended; that is the next event.
+                Some(filters) => drop(sender.subscribe(filters)),
+                None => {
                     sender.close(link, None).await;
-                    return Ok::<_, CheckError>(grants);
+                    return Ok::<_, CheckError>(answers);
                 }
-                Event::Message(_) | Event::Published => {}
             }
         }
     });
-    let grants = grants.await.map_err(|_| CheckError::Timeout {
+    let answers = answers.await.map_err(|_| CheckError::Timeout {
         broker: broker.clone(),
     })??;
     let mut text = format!("{broker}: logged in and subscribed as {}", config.client_id);
-    for (subscription, grant) in config.subscriptions.iter().zip(grants) {
+    for (subscription, grant) in answers {
         let filter = subscription.filter.clone();
         match grant {
             Grant::Refused(code) => {

@@ -1,5 +1,6 @@
 //! One connection to a broker, from CONNACK to its end.
 
+use std::collections::BTreeMap;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::Poll;
@@ -15,12 +16,12 @@ use super::options::{OFFLINE, ONLINE};
 use super::pace::Pace;
 use super::reason;
 use super::submit::BATCHES_MAX;
+use super::subscribe::Subscriptions;
 use super::target::SetupError;
 use super::window::cause;
 use crate::ack::{Ack, AckOutcome};
 use crate::admission::IngestBatch;
 use crate::commit_delay::OpenGroup;
-use crate::config::Subscription;
 use crate::decode::RejectReason;
 use crate::decode::sparkplug::Rebirth;
 use crate::model::Now;
@@ -57,10 +58,11 @@ pub(super) struct Connection<'a> {
     broker: &'a mut Broker,
     sender: Sender,
     queue: mpsc::Sender<IngestBatch>,
-    /// The subscriptions that the broker has been asked for and has not granted.
-    asked: Vec<Subscription>,
-    /// When they are requested again: they are not granted.
+    subscriptions: Subscriptions,
+    /// When those that are not granted are requested again.
     ask_again: Option<Instant>,
+    /// What is wrong with this connection: with a filter, or with the connection itself (`""`).
+    problems: BTreeMap<String, String>,
     /// The messages of the collected batch; when its first one came, and its last.
     collected: usize,
     since: Option<Instant>,
@@ -91,8 +93,9 @@ impl<'a> Connection<'a> {
             broker,
             sender,
             queue,
-            asked: vec![],
+            subscriptions: Subscriptions::default(),
             ask_again: None,
+            problems: BTreeMap::new(),
             collected: 0,
             since: None,
             last: None,
@@ -185,7 +188,6 @@ impl<'a> Connection<'a> {
             broker.status.subscribed = false;
         }
         broker.status.connected = true;
-        broker.status.problem = broker.file_problem.clone();
         if let Some(topic) = &broker.config.status_topic {
             // It fails only if the link has ended; then the link's next event is the error.
             let _ = self.sender.publish_status(topic, ONLINE);
@@ -194,22 +196,26 @@ impl<'a> Connection<'a> {
         // subscriptions: mosquitto 2.0 forgets shared ones at its restart, and if it is killed, all
         // that it has not saved. Then publishers would get acknowledgements for messages that no
         // client receives.
-        self.asked = broker.config.subscriptions.clone();
+        self.subscriptions = Subscriptions::new(&broker.config.subscriptions);
         self.subscribe();
-        self.broker.report();
+        self.report();
     }
 
-    /// Requests the missing subscriptions.
+    /// Publishes the status with the problems of this connection.
+    fn report(&mut self) {
+        self.broker.report_open(&self.problems);
+    }
+
+    /// Requests the next subscriptions.
     fn subscribe(&mut self) {
-        if self.asked.is_empty() {
+        let Some(filters) = self.subscriptions.next() else {
             return;
-        }
+        };
         self.ask_again = Some(Instant::now() + SUBSCRIBE_AGAIN_AFTER);
-        if self.sender.subscribe(&self.asked).is_err() {
-            let broker = &mut *self.broker;
-            broker.status.problem =
-                Some("a subscription's filter is not a valid topic filter".into());
-            tracing::error!(broker = %broker.name, "invalid topic filter; nothing is subscribed");
+        if self.sender.subscribe(filters).is_err() {
+            let problem = "a subscription's filter is not a valid topic filter";
+            self.problems.insert(String::new(), problem.into());
+            tracing::error!(broker = %self.broker.name, "invalid topic filter; it is not subscribed");
         }
     }
 
@@ -219,40 +225,47 @@ impl<'a> Connection<'a> {
         if self.ask_again.is_none_or(|at| at > Instant::now()) {
             return;
         }
-        if self.broker.status.problem.is_none() {
-            self.broker.status.problem = Some("the broker does not answer SUBSCRIBE".into());
-            self.broker.report();
+        if self.subscriptions.is_unanswered() {
+            let problem = "the broker does not answer SUBSCRIBE";
+            self.problems
+                .entry(String::new())
+                .or_insert_with(|| problem.into());
+            self.report();
         }
+        self.subscriptions.again();
         self.subscribe();
     }
 
     fn subscribed(&mut self, grants: &[Grant]) {
-        let broker = &mut *self.broker;
-        let mut problems: Vec<String> = broker.file_problem.iter().cloned().collect();
-        broker.status.subscribed = grants.len() == self.asked.len();
-        let mut refused = vec![];
-        for (wanted, grant) in self.asked.drain(..).zip(grants) {
-            let filter = &wanted.filter;
-            match grant {
-                Grant::Qos(qos) if *qos >= wanted.qos_asked() => {}
+        self.problems.remove("");
+        for (wanted, grant) in self.subscriptions.answered(grants) {
+            let broker = &mut *self.broker;
+            let filter = wanted.filter.clone();
+            let problem = match grant {
+                Grant::Qos(qos) if qos >= wanted.qos_asked() => {
+                    self.problems.remove(&filter);
+                    continue;
+                }
                 Grant::Qos(qos) => {
                     tracing::warn!(broker = %broker.name, filter, qos, "lower QoS granted; \
                         messages can be lost");
-                    problems.push(format!("{filter}: only QoS {qos} granted"));
+                    format!("{filter}: only QoS {qos} granted")
                 }
                 Grant::Refused(code) => {
-                    let reason = reason::refused(*code);
+                    let reason = reason::refused(code);
                     tracing::error!(broker = %broker.name, filter, reason, "subscription refused");
-                    problems.push(format!("{filter}: {reason}"));
                     broker.status.subscribed = false;
-                    refused.push(wanted);
+                    format!("{filter}: {reason}")
                 }
-            }
+            };
+            self.problems.insert(filter, problem);
         }
-        broker.status.problem = (!problems.is_empty()).then(|| problems.join("; "));
-        broker.report();
-        self.ask_again = (!refused.is_empty()).then(|| Instant::now() + SUBSCRIBE_AGAIN_AFTER);
-        self.asked = refused;
+        self.subscribe();
+        if self.subscriptions.is_granted() {
+            self.broker.status.subscribed = true;
+            self.ask_again = None;
+        }
+        self.report();
     }
 
     /// Accepts a message, or refuses it if there is no room or the service is stopping.
@@ -349,11 +362,11 @@ impl<'a> Connection<'a> {
         let broker = &mut *self.broker;
         if !self.stopping && !broker.ack_tracker.is_refusing() {
             tracing::warn!(broker = %broker.name, "queue full; refusing messages until reconnected");
-            broker.status.problem =
-                Some("queue full; messages are refused until reconnected".into());
-            broker.report();
+            let problem = "queue full; messages are refused until reconnected";
+            self.problems.insert(String::new(), problem.into());
+            self.report();
         }
-        broker.ack_tracker.refuse();
+        self.broker.ack_tracker.refuse();
     }
 
     fn gather(&mut self, message: &Message, now: Now) -> Option<Take> {

@@ -69,7 +69,7 @@ pub(super) enum Event {
         session_present: bool,
     },
     Message(Message),
-    /// SUBACK: one answer per filter, in the order of the subscriptions.
+    /// SUBACK of the last SUBSCRIBE: one answer per filter, in its order.
     Subscribed(Vec<Grant>),
     /// PUBACK for our own status.
     Published,

@@ -34,6 +34,8 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 pub(super) struct Link {
     events: Events,
     silence: Silence,
+    /// The packet id of the last SUBSCRIBE.
+    subscribe_id: u16,
     observations: Observations,
 }
 
@@ -52,11 +54,12 @@ impl Link {
         let Link {
             events,
             silence,
+            subscribe_id,
             observations,
         } = self;
         let next = match events {
-            Events::V4(events) => v4::next(events, silence).await,
-            Events::V5(events) => v5::next(events, silence).await,
+            Events::V4(events) => v4::next(events, silence, subscribe_id).await,
+            Events::V5(events) => v5::next(events, silence, subscribe_id).await,
         };
         next.map_err(|error| observations.ended().map_or(error, LinkError::Ended))
     }
@@ -223,6 +226,7 @@ pub(super) fn open(
     let link = Link {
         events,
         silence: Silence::of(&socket),
+        subscribe_id: 0,
         observations: observations.clone(),
     };
     let sender = Sender {

@@ -26,6 +26,7 @@
 //!   `target`; `files` reads certificates and password. `observe` (with `websocket`) notes what the
 //!   broker says about the connection, `reason` what its codes mean. `silence` decides when the
 //!   broker seems to be gone.
+//! - `subscribe` tracks which filters are requested and granted.
 //! - `retained` remembers which retained messages were accepted. `window` measures how long
 //!   messages stay unacknowledged.
 //!
@@ -90,6 +91,7 @@ pub(in crate::ingest) mod retained;
 mod silence;
 mod socket;
 pub(in crate::ingest) mod submit;
+mod subscribe;
 mod target;
 mod transport;
 mod v4;

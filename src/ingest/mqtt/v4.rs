@@ -71,9 +71,11 @@ fn lost(error: impl Into<ConnectionError>) -> LinkError {
     LinkError::V4(Box::new(error.into()))
 }
 
+/// The next event; `subscribe_id` is the packet id of the last SUBSCRIBE.
 pub(super) async fn next(
     events: &mut EventLoop,
     silence: &mut Silence,
+    subscribe_id: &mut u16,
 ) -> Result<Event, LinkError> {
     loop {
         let packet = match events.poll().await.map_err(lost)? {
@@ -83,6 +85,10 @@ pub(super) async fn next(
                 // See `silence`.
                 let answer = events.state.handle_incoming_packet(Packet::PingResp);
                 answer.map_err(lost)?;
+                continue;
+            }
+            rumqttc_v4::Event::Outgoing(Outgoing::Subscribe(id)) => {
+                *subscribe_id = id;
                 continue;
             }
             _ => continue,
@@ -111,7 +117,8 @@ pub(super) async fn next(
                 }));
             }
             Packet::PubAck(_) => return Ok(Event::Published),
-            Packet::SubAck(answer) => {
+            // The answer to an earlier one, which was sent again, says nothing more.
+            Packet::SubAck(answer) if answer.pkid == *subscribe_id => {
                 let grant = |code: &SubscribeReasonCode| match code {
                     SubscribeReasonCode::Success(qos) => Grant::Qos(*qos as u8),
                     SubscribeReasonCode::Failure => Grant::Refused(0x80),

@@ -79,9 +79,11 @@ fn lost(error: impl Into<ConnectionError>) -> LinkError {
     LinkError::V5(Box::new(error.into()))
 }
 
+/// The next event; `subscribe_id` is the packet id of the last SUBSCRIBE.
 pub(super) async fn next(
     events: &mut EventLoop,
     silence: &mut Silence,
+    subscribe_id: &mut u16,
 ) -> Result<Event, LinkError> {
     loop {
         let packet = match events.poll().await.map_err(lost)? {
@@ -91,6 +93,10 @@ pub(super) async fn next(
                 // See `silence`.
                 let answer = events.state.handle_incoming_packet(Packet::PingResp);
                 answer.map_err(lost)?;
+                continue;
+            }
+            rumqttc_v5::Event::Outgoing(Outgoing::Subscribe(id)) => {
+                *subscribe_id = id;
                 continue;
             }
             _ => continue,
@@ -131,7 +137,8 @@ pub(super) async fn next(
                 }));
             }
             Packet::PubAck(_) => return Ok(Event::Published),
-            Packet::SubAck(answer) => {
+            // The answer to an earlier one, which was sent again, says nothing more.
+            Packet::SubAck(answer) if answer.pkid == *subscribe_id => {
                 use SubscribeReasonCode as Code;
                 let grant = |code: &Code| match code {
                     Code::Success(qos) => Grant::Qos(*qos as u8),
