@@ -299,6 +299,7 @@ pub(crate) const PURE: &[&str] = &[
     "src/ingest/listen/strict",
     "src/ingest/mqtt/acks",
     "src/ingest/mqtt/collect",
+    "src/ingest/mqtt/losses",
     "src/ingest/mqtt/observe",
     "src/ingest/mqtt/reason",
     "src/ingest/mqtt/retained",

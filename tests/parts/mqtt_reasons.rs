@@ -1,7 +1,11 @@
-//! What MQTT ingest says when a broker refuses or ends a connection: scripted brokers over TCP.
+//! What MQTT ingest says when a broker refuses or ends a connection: scripted brokers over TCP, and
+//! two clients with one client id at a real mosquitto.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
+use std::time::{Duration, Instant};
+
+use crate::support::mosquitto::Mosquitto;
 use crate::support::mqtt_rig::*;
 use crate::support::raw_mqtt::{Raw, packet};
 use hourbucket::config::MqttProtocol::{self, V4, V5};
@@ -14,7 +18,7 @@ enum Script {
     Connect(&'static [u8]),
     /// Accepts, and closes at the first SUBSCRIBE.
     CloseAtSubscribe,
-    /// Grants all filters, and then sends these bytes. Leaves the connection open.
+    /// Grants all filters, and then sends these bytes. Leaves the connection open until a PUBACK.
     Then(&'static [u8]),
     /// As AWS IoT Core: closes at a SUBSCRIBE with more than eight filters.
     EightFilters,
@@ -34,8 +38,10 @@ async fn serve(mut client: Raw, protocol: MqttProtocol, script: Script) {
     }
     client.send(accepted).await;
     while let Some((first, body)) = client.answer().await {
-        if first != 0x82 {
-            continue;
+        match first {
+            0x40 => return,
+            0x82 => {}
+            _ => continue,
         }
         let mut filters = 0;
         let mut rest = &body[2 + properties..];
@@ -179,4 +185,45 @@ async fn more_than_eight_filters_are_subscribed_in_several_packets() {
             ingest.finish().await;
         }
     }
+}
+
+/// Each reports it, also while it is connected again.
+#[tokio::test]
+async fn two_services_with_one_client_id_say_so() {
+    for protocol in [V4, V5] {
+        let broker = Mosquitto::start("");
+        let mut services = [(); 2].map(|()| Ingest::spawn(config(&broker.url(), protocol)));
+        for service in &mut services {
+            service
+                .until(|status| status.connected && names_another_client(status))
+                .await;
+        }
+        for service in services {
+            service.finish().await;
+        }
+    }
+}
+
+/// Each session acknowledges a message and is then ended by the broker. The least waits between
+/// five of them are 100, 200, 400 and 800 ms.
+#[tokio::test]
+async fn the_waits_between_short_sessions_grow() {
+    let message = Script::Then(b"\x32\x11\x00\x0bsensors/S/t\x00\x01\x001");
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let broker = tokio::spawn(async move {
+        let begun = Instant::now();
+        for _ in 0..5 {
+            let (socket, _) = listener.accept().await.unwrap();
+            serve(Raw(socket), V5, message).await;
+        }
+        begun.elapsed()
+    });
+    let mut ingest = Ingest::spawn(config(&format!("mqtt://127.0.0.1:{port}"), V5));
+    for _ in 0..5 {
+        deliver(ingest.ingest_batches(1).await);
+    }
+    let took = broker.await.unwrap();
+    assert!(took >= Duration::from_millis(1500), "{took:?}");
+    ingest.finish().await;
 }

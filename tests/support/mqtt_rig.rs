@@ -186,6 +186,16 @@ impl Drop for Ingest {
     }
 }
 
+/// Whether the status says that another client has the same client id. Old versions of mosquitto,
+/// and all with MQTT 3.1.1, give no reason, so that only a series of short sessions shows it.
+pub fn names_another_client(status: &BrokerStatus) -> bool {
+    let names_it = |problem: &String| {
+        problem.contains("another client uses this client_id")
+            || problem.contains("another client may use this client_id")
+    };
+    status.problem.as_ref().is_some_and(names_it)
+}
+
 /// The sensor ids of ingest batches, in order.
 pub fn sensors(ingest_batches: &[IngestBatch]) -> Vec<String> {
     ingest_batches

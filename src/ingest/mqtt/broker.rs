@@ -14,6 +14,7 @@ use super::births_file;
 use super::collect::Collector;
 use super::event::Receipt;
 use super::files::Credentials;
+use super::losses::Losses;
 use super::retained::Note;
 use super::target::Target;
 use super::window::Window;
@@ -73,6 +74,9 @@ pub(super) struct Broker {
     pub(super) admission: Admission,
     /// Why the previous content of the files is used.
     pub(super) file_problem: Option<String>,
+    /// Why sessions end soon after they begin.
+    pub(super) session_problem: Option<String>,
+    pub(super) losses: Losses,
     /// One outcome per ingest batch in flight, also of older connections. Ingest batches are
     /// bounded by the queue and by admission.
     pub(super) settled_tx: mpsc::UnboundedSender<(Group, AckOutcome)>,
@@ -161,9 +165,8 @@ impl Broker {
 
     /// Publishes the status of an open connection with these problems of its own.
     pub(super) fn report_open(&mut self, problems: &BTreeMap<String, String>) {
-        let all: Vec<&str> = self
-            .file_problem
-            .iter()
+        let lasting = self.file_problem.iter().chain(&self.session_problem);
+        let all: Vec<&str> = lasting
             .chain(problems.values())
             .map(String::as_str)
             .collect();

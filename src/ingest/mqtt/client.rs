@@ -1,6 +1,7 @@
 //! A broker's poll task: connects, receives, hands over, acknowledges, and reconnects.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinHandle;
@@ -14,6 +15,7 @@ use super::collect::{Collector, Settings};
 use super::connection::{CloseReason, Connection};
 use super::files;
 use super::link;
+use super::losses::{Losses, lasting_problem};
 use super::submit;
 use super::target::{SetupError, Target};
 use super::window::Window;
@@ -82,6 +84,8 @@ pub fn spawn(
         ack,
         admission,
         file_problem: None,
+        session_problem: None,
+        losses: Losses::default(),
         settled_tx,
         settled,
         connections: 0,
@@ -112,8 +116,8 @@ impl Broker {
                 self.admission.check(),
                 Err(AdmissionError::Stopping | AdmissionError::Broken)
             ) {
-                let end = self.connection().await;
-                self.disconnected(&end);
+                let (end, lasted) = self.connection().await;
+                self.disconnected(&end, lasted);
             }
             let wait = self.backoff.wait();
             tokio::select! {
@@ -125,11 +129,12 @@ impl Broker {
         tracing::info!(broker = %self.name, "MQTT client stopped");
     }
 
-    /// Opens a connection and serves it until it ends.
-    async fn connection(&mut self) -> CloseReason {
+    /// Opens a connection and serves it until it ends. Returns how long its session lasted, if the
+    /// broker accepted it.
+    async fn connection(&mut self) -> (CloseReason, Option<Duration>) {
         let (sender, mut link) = match self.open().await {
             Ok(both) => both,
-            Err(error) => return CloseReason::Setup(error),
+            Err(error) => return (CloseReason::Setup(error), None),
         };
         self.ack_tracker.reconnect();
         // Messages collected on the previous connection are sent again by the broker.
@@ -143,6 +148,7 @@ impl Broker {
         )));
         let mut connection = Connection::new(self, sender, queue, taken);
         let end = connection.serve(&mut link).await;
+        let lasted = connection.lasted();
         let was_useful = connection.was_useful();
         connection.close(link, &end).await;
         if was_useful {
@@ -150,7 +156,7 @@ impl Broker {
         }
         self.ack_tracker.reconnect();
         self.show_pending();
-        end
+        (end, lasted)
     }
 
     /// Creates both halves of a new connection, with the current content of the files.
@@ -173,15 +179,27 @@ impl Broker {
         opened
     }
 
-    fn disconnected(&mut self, end: &CloseReason) {
+    fn disconnected(&mut self, end: &CloseReason, lasted: Option<Duration>) {
+        let mut problem = end.to_string();
+        if let (CloseReason::Lost(error), Some(lasted)) = (end, lasted) {
+            self.backoff.lost(lasted);
+            self.session_problem = lasting_problem(error, self.backoff.short_sessions());
+            problem = self.session_problem.clone().unwrap_or(problem);
+        }
         let broker = &self.name;
         match end {
             CloseReason::Stopped => {}
             CloseReason::Setup(error) => {
                 tracing::error!(%broker, %error, "MQTT connection cannot be configured")
             }
-            CloseReason::Lost(error) => {
-                tracing::warn!(%broker, %error, "no MQTT connection; reconnecting")
+            CloseReason::Lost(_) => {
+                let now_ms = self.clock.now().mono_ms;
+                if let Some(suppressed) = self.losses.log(&problem, now_ms) {
+                    let suppressed = (suppressed > 0).then_some(suppressed);
+                    tracing::warn!(
+                        %broker, error = problem, suppressed, "no MQTT connection; reconnecting"
+                    );
+                }
             }
             CloseReason::Blocked => tracing::warn!(
                 %broker,
@@ -190,7 +208,7 @@ impl Broker {
         }
         self.status.connected = false;
         if !matches!(end, CloseReason::Stopped) {
-            self.status.problem = Some(end.to_string());
+            self.status.problem = Some(problem);
         }
         self.report();
     }

@@ -9,16 +9,17 @@ use std::time::Duration;
 use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
 
+use super::backoff::SHORT;
 use super::broker::{Broker, Pending};
 use super::collect::Take;
 use super::link::{Event, Grant, Link, LinkError, Message, Sender};
 use super::options::{OFFLINE, ONLINE};
 use super::pace::Pace;
-use super::reason;
 use super::submit::BATCHES_MAX;
 use super::subscribe::Subscriptions;
 use super::target::SetupError;
 use super::window::cause;
+use super::{losses, reason};
 use crate::ack::{Ack, AckOutcome};
 use crate::admission::IngestBatch;
 use crate::commit_delay::OpenGroup;
@@ -28,8 +29,8 @@ use crate::model::Now;
 use crate::telemetry::metrics::{self, Source};
 use crate::telemetry::{hints, rejected, tail};
 
-/// A connection that lasted this long, or acknowledged anything, was useful: the backoff starts
-/// again.
+/// A connection that lasted this long, or acknowledged anything, was useful: failed attempts before
+/// it no longer count.
 const USEFUL_AFTER: Duration = Duration::from_secs(30);
 /// Interval of log lines about rejected QoS 0 messages.
 const LOG_EVERY: Duration = Duration::from_secs(60);
@@ -111,9 +112,14 @@ impl<'a> Connection<'a> {
         }
     }
 
+    /// How long the session has lasted; `None`: the broker has not accepted it.
+    pub(super) fn lasted(&self) -> Option<Duration> {
+        self.opened.map(|at| at.elapsed())
+    }
+
     /// Whether the connection was useful; resets the backoff.
     pub(super) fn was_useful(&self) -> bool {
-        self.acknowledged || self.opened.is_some_and(|at| at.elapsed() >= USEFUL_AFTER)
+        self.acknowledged || self.lasted().is_some_and(|lasted| lasted >= USEFUL_AFTER)
     }
 
     /// Serves the connection until it ends.
@@ -182,7 +188,10 @@ impl<'a> Connection<'a> {
         if broker.connections > 1 {
             metrics::mqtt_reconnect(&broker.name);
         }
-        tracing::info!(broker = %broker.name, session_present, "MQTT connected");
+        // While sessions end soon, each loss has its line, or is counted in one.
+        if broker.backoff.short_sessions() < losses::MANY {
+            tracing::info!(broker = %broker.name, session_present, "MQTT connected");
+        }
         broker.collector.connected(session_present);
         if !session_present {
             broker.status.subscribed = false;
@@ -343,6 +352,11 @@ impl<'a> Connection<'a> {
         else {
             return;
         };
+        if broker.session_problem.is_some() && self.opened.is_some_and(|at| at.elapsed() >= SHORT) {
+            tracing::info!(broker = %broker.name, "MQTT connection lasts, after short ones");
+            broker.session_problem = None;
+            broker.report_open(&self.problems);
+        }
         metrics::mqtt_window(
             &broker.name,
             sample.pending as u64,

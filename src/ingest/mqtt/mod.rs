@@ -26,7 +26,8 @@
 //!   `target`; `files` reads certificates and password. `observe` (with `websocket`) notes what the
 //!   broker says about the connection, `reason` what its codes mean. `silence` decides when the
 //!   broker seems to be gone.
-//! - `subscribe` tracks which filters are requested and granted.
+//! - `subscribe` tracks which filters are requested and granted. `losses` and `backoff` decide what
+//!   is said of a lost connection, and when the next one is opened.
 //! - `retained` remembers which retained messages were accepted. `window` measures how long
 //!   messages stay unacknowledged.
 //!
@@ -83,6 +84,7 @@ mod connection;
 mod event;
 mod files;
 pub(in crate::ingest) mod link;
+mod losses;
 mod observe;
 mod options;
 mod pace;

@@ -36,6 +36,13 @@ pub(super) struct EndReason {
     server: Option<String>,
 }
 
+impl EndReason {
+    /// Another client with this client id has connected.
+    pub(super) fn is_takeover(&self) -> bool {
+        (self.packet, self.code) == (Packet::Disconnect, 0x8E)
+    }
+}
+
 impl std::fmt::Display for EndReason {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let EndReason { meaning, code, .. } = self;
