@@ -11,7 +11,7 @@ use std::cmp::Ordering;
 
 use super::ids::SensorId;
 use super::rows::Rows;
-use super::value::{ValueRef, order_mixed};
+use super::value::ValueRef;
 
 /// Readings of one sensor to merge into its document.
 #[derive(Debug, Clone)]
@@ -86,11 +86,10 @@ pub struct Newest<'a> {
 
 /// MongoDB's order of values: numbers (integers and doubles by value), then strings, then booleans.
 pub fn order_values(a: ValueRef<'_>, b: ValueRef<'_>) -> Ordering {
+    if let (Some(a), Some(b)) = (a.num(), b.num()) {
+        return a.order(b);
+    }
     match (a, b) {
-        (ValueRef::Int(a), ValueRef::Int(b)) => a.cmp(&b),
-        (ValueRef::Double(a), ValueRef::Double(b)) => order_doubles(a, b),
-        (ValueRef::Int(a), ValueRef::Double(b)) => order_mixed(a, b),
-        (ValueRef::Double(a), ValueRef::Int(b)) => order_mixed(b, a).reverse(),
         (ValueRef::Str(a), ValueRef::Str(b)) => a.cmp(b),
         (ValueRef::Bool(a), ValueRef::Bool(b)) => a.cmp(&b),
         (a, b) => kind(a).cmp(&kind(b)),
@@ -103,11 +102,6 @@ fn kind(value: ValueRef<'_>) -> u8 {
         ValueRef::Str(_) => 1,
         ValueRef::Bool(_) => 2,
     }
-}
-
-/// Values are never NaN; 0.0 and -0.0 are equal.
-fn order_doubles(a: f64, b: f64) -> Ordering {
-    a.partial_cmp(&b).unwrap_or(Ordering::Equal)
 }
 
 /// Reduces rows to the newest values and the newest `recent_max` readings.

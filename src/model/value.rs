@@ -112,7 +112,7 @@ pub fn keep_newer<'a>(
     }
 }
 
-/// An integer or a double. Ordered by value; an integer and a double of equal value compare equal.
+/// An integer or a double. Equal and ordered by value, exactly: 21 equals 21.0, and 0.0 equals -0.0.
 #[derive(Debug, Clone, Copy)]
 pub enum Number {
     /// A 64-bit signed integer.
@@ -130,11 +130,14 @@ impl Number {
         }
     }
 
-    /// Orders by value, exactly, as MongoDB's `$min` and `$max` do.
+    /// Orders by value, exactly, as MongoDB's `$min` and `$max` do. NaN, which only a sum can be, is
+    /// lower than all others.
     pub fn order(self, other: Number) -> Ordering {
         match (self, other) {
             (Number::Int(a), Number::Int(b)) => a.cmp(&b),
-            (Number::Double(a), Number::Double(b)) => a.total_cmp(&b),
+            (Number::Double(a), Number::Double(b)) => a
+                .partial_cmp(&b)
+                .unwrap_or_else(|| b.is_nan().cmp(&a.is_nan())),
             (Number::Int(a), Number::Double(b)) => order_mixed(a, b),
             (Number::Double(a), Number::Int(b)) => order_mixed(b, a).reverse(),
         }
@@ -153,14 +156,15 @@ impl Number {
     }
 }
 
-/// Orders an integer and a double, which is not NaN. Exact: a conversion to doubles would make
-/// distinct integers beyond 2^53 equal.
-pub(super) fn order_mixed(int: i64, double: f64) -> Ordering {
-    const TWO_63: f64 = 9_223_372_036_854_775_808.0;
+const TWO_63: f64 = 9_223_372_036_854_775_808.0;
+
+/// Orders an integer and a double. Exact: a conversion to doubles would make distinct integers
+/// beyond 2^53 equal.
+fn order_mixed(int: i64, double: f64) -> Ordering {
     if double >= TWO_63 {
         return Ordering::Less;
     }
-    if double < -TWO_63 {
+    if double < -TWO_63 || double.is_nan() {
         return Ordering::Greater;
     }
     let whole = double.trunc();
@@ -279,11 +283,19 @@ mod tests {
             }
         }
         for (int, double) in [
+            (0, 0.0),
             (0, -0.0),
             (TWO_53, TWO_53 as f64),
             (i64::MIN, i64::MIN as f64),
         ] {
             assert_eq!(Int(int), Double(double));
+        }
+        assert_eq!(Double(0.0), Double(-0.0));
+        let nan = Double(f64::NAN);
+        assert_eq!(nan, Double(-f64::NAN));
+        for number in ascending {
+            assert_eq!(nan.order(number), Ordering::Less);
+            assert_eq!(number.order(nan), Ordering::Greater);
         }
     }
 }

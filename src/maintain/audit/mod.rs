@@ -341,8 +341,9 @@ fn differences(page: &StoredPage, recomputed: &Recomputed, unreadable: u64) -> V
 
 fn same(stored: &FieldSummary, actual: &FieldSummary, absolute: f64) -> bool {
     stored.count == actual.count
-        && equal(stored.min, actual.min)
-        && equal(stored.max, actual.max)
+        // By value: `$min` keeps whichever of 0.0 and -0.0, or of 1 and 1.0, came first.
+        && stored.min == actual.min
+        && stored.max == actual.max
         && match (stored.sum, actual.sum) {
             (Number::Int(a), Number::Int(b)) => a == b,
             (a, b) => {
@@ -354,13 +355,4 @@ fn same(stored: &FieldSummary, actual: &FieldSummary, absolute: f64) -> bool {
                 !absolute.is_finite() || a == b || (a - b).abs() <= SUM_TOLERANCE * absolute
             }
         }
-}
-
-/// Compares by value: MongoDB's `$min` keeps whichever of 0.0 and -0.0, or of 1 and 1.0, came
-/// first.
-fn equal(a: Number, b: Number) -> bool {
-    match (a, b) {
-        (Number::Int(a), Number::Int(b)) => a == b,
-        (a, b) => a.as_f64() == b.as_f64(),
-    }
 }

@@ -128,6 +128,11 @@ fn a_correct_summary_has_no_finding_in_any_order_of_addition() {
         [],
         "0 and 0.0 are equal, and so are sums in another order"
     );
+    let large = 1 << 53;
+    let mut rounded = bucket(vec![page(0, false, &[(0, V::Int(large + 1))])]);
+    let t = rounded.pages[0].summary.get_mut("t").unwrap();
+    t.as_mut().unwrap().min = Number::Double(large as f64);
+    assert_eq!(kinds(&rounded), [(Some(0), "summary")]);
     let cancels: Vec<(i64, V)> = [1e15, 0.3, -1e15, 0.1]
         .iter()
         .zip(0..)
