@@ -10,6 +10,7 @@ use crate::decode::rejects::Fault;
 use crate::decode::token::Token;
 use crate::decode::topic::Captured;
 use crate::decode::{Context, RejectReason};
+use crate::model::Number;
 
 /// Longer texts are not used in ids and tags: `limits.string_max_bytes` is at most this, and a long
 /// text of the message must not be copied for each of its records.
@@ -122,10 +123,14 @@ fn is_kind(kind: Kind, value: &Value) -> bool {
 
 /// Whether a value equals the one in the configuration; 1 and 1.0 are equal.
 pub(super) fn equal(scalar: &Scalar, value: &Value) -> bool {
+    let number = || {
+        let int = value.as_i64().map(Number::Int);
+        int.or_else(|| value.as_f64().map(Number::Double))
+    };
     match scalar {
         Scalar::Text(text) => value.as_str() == Some(text),
-        Scalar::Int(n) => value.as_i64() == Some(*n) || value.as_f64() == Some(*n as f64),
-        Scalar::Fraction(n) => value.as_f64() == Some(n.0),
+        Scalar::Int(n) => number() == Some(Number::Int(*n)),
+        Scalar::Fraction(n) => number() == Some(Number::Double(n.0)),
         Scalar::Bool(flag) => value.as_bool() == Some(*flag),
     }
 }

@@ -565,6 +565,17 @@ fn numbers_keep_what_can_be_kept() {
 }
 
 #[test]
+fn a_number_equals_that_of_the_configuration_exactly() {
+    let text = PLAIN.to_owned() + "none = [9007199254740993, 85, 0.5]\n";
+    let payload =
+        r#"{"id":"S","v":{"a":9007199254740992.0,"b":9007199254740993,"c":85.0,"d":5e-1}}"#;
+    assert_eq!(
+        listed(&text, None, payload),
+        ["S@now{a=9007199254740992.0}"]
+    );
+}
+
+#[test]
 fn an_eui_has_one_form() {
     let text = "[formats.x]\nid = [\"{/eui|eui}\", \"/eui\"]\nvalues = \"/v\"\n";
     for (eui, id) in [
