@@ -58,7 +58,11 @@ pub enum ShardQuery {
     /// The newest state of these sensors.
     Snapshots(Vec<SensorId>),
     /// This shard's part of the fleet.
-    Fleet,
+    Fleet {
+        /// The catalogue counts sensors as silent whose last arrival is before this time (ms since
+        /// 1970).
+        silent_before_ms: i64,
+    },
 }
 
 /// The response to the [`ShardQuery`] of the same name.
@@ -257,7 +261,9 @@ impl QueryWorker {
                 snapshot: Vec::with_capacity(ids.len()),
                 ids: ids.into(),
             },
-            ShardQuery::Fleet => RunningQuery::Fleet(FleetScan::new(now)),
+            ShardQuery::Fleet { silent_before_ms } => {
+                RunningQuery::Fleet(FleetScan::new(now, silent_before_ms))
+            }
         };
         self.work = Some((work, query.reply, incomplete));
     }

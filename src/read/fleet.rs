@@ -47,7 +47,10 @@ impl ReadService {
             return Ok(fleet.clone());
         }
         let as_of_ms = self.now_ms();
-        let asks = (0..self.shards.len()).map(|shard| self.query(shard, ShardQuery::Fleet));
+        let silent_ms = self.silence.arrivals_ms();
+        let silent_before_ms = silent_ms.map_or(i64::MIN, |(_, to_ms)| to_ms);
+        let asks = (0..self.shards.len())
+            .map(|shard| self.query(shard, ShardQuery::Fleet { silent_before_ms }));
         let mut parts = vec![];
         for answered in try_join_all(asks).await? {
             if let ShardResponse::Fleet(part) = answered.response {
@@ -57,6 +60,7 @@ impl ReadService {
         let mut fleet = merged(parts, as_of_ms);
         let counts = self.silence.counts();
         add_silent(&mut fleet, &counts);
+        fleet.silent_after_ms = self.silence.silent_after_ms();
         let mut met = std::mem::take(&mut fleet.newest);
         met.truncate(LOOK_UP_MAX);
         let all_known = self.look_up(&met, &mut cached.created).await;
@@ -119,6 +123,8 @@ fn merged(parts: Vec<ShardFleet>, as_of_ms: i64) -> Fleet {
     };
     for part in parts {
         fleet.sensors += part.sensors;
+        fleet.heard += part.heard;
+        fleet.late_total += part.late;
         fleet.busiest.extend(part.busiest);
         fleet.silent.extend(part.silent);
         fleet.newest.extend(part.new_sensors);
@@ -209,5 +215,24 @@ mod tests {
         let many = (0..100).map(|n| met(&n.to_string(), n)).collect();
         let newest = newest(many, &BTreeMap::new(), true, vec![]);
         assert_eq!((newest.len(), newest[0].at_ms), (FLEET_MAX, 99));
+    }
+
+    #[test]
+    fn half_of_the_fleet_late_or_silent_is_away() {
+        let is_away = |heard, late_total, known, silent_total| {
+            let fleet = Fleet {
+                heard,
+                late_total,
+                known,
+                silent_total,
+                ..Fleet::default()
+            };
+            fleet.is_half_away()
+        };
+        assert!(!is_away(0, 0, 0, 0) && !is_away(100, 49, 100, 0));
+        assert!(is_away(100, 50, 100, 0) && is_away(1, 1, 0, 0));
+        // After a day they are silent.
+        assert!(is_away(50, 0, 100, 50) && is_away(0, 0, 100, 100));
+        assert!(!is_away(51, 0, 100, 49));
     }
 }

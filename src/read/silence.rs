@@ -42,6 +42,11 @@ impl Silence {
         }
     }
 
+    /// `sensors.silent_after`, ms.
+    pub fn silent_after_ms(&self) -> i64 {
+        self.silent_after_ms
+    }
+
     /// Sets as of when sensors are judged. `unstored_ms`: the age of the oldest unstored reading.
     pub fn judge(&self, now_ms: i64, unstored_ms: i64, pause: Pause) {
         let stored_ms = now_ms - unstored_ms;

@@ -10,7 +10,8 @@ pub use super::new_sensor::NewSensor;
 use super::super::bucket::UnstoredBucket;
 use super::reporting_interval::ReportingInterval;
 use super::{Sensor, Shard};
-use crate::model::{Now, Rows, SensorId, Tags, Value, keep_newer};
+use crate::model::catalog::floor_arrival;
+use crate::model::{Now, Rows, SensorId, Tags, Value, keep_newer, stable_hash};
 
 /// Slab slots per step of a scan: about half a millisecond if none of it is in the CPU cache.
 const SCAN_STEP: usize = 2048;
@@ -70,6 +71,11 @@ pub struct SilentSensor {
 pub struct ShardFleet {
     /// Number of sensors in memory.
     pub sensors: usize,
+    /// Sensors that this process has heard, without those that are silent by the catalogue.
+    pub heard: u64,
+    /// Those of them that are late by their own interval
+    /// ([`reporting_interval`](super::reporting_interval)).
+    pub late: u64,
     /// The busiest first.
     pub busiest: Vec<BusySensor>,
     /// The most recently silent first.
@@ -132,7 +138,10 @@ impl IdScan {
 pub struct FleetScan {
     now_ms: i64,
     mono_ms: u64,
+    silent_before_ms: i64,
     at: usize,
+    heard: u64,
+    late: u64,
     /// Readings per minute (the bits of non-negative doubles sort like the doubles), last time.
     busiest: BinaryHeap<Reverse<(u64, i64, SensorId)>>,
     /// Last arrival, time of the latest reading.
@@ -140,8 +149,8 @@ pub struct FleetScan {
 }
 
 impl FleetScan {
-    /// A scan as of now.
-    pub fn new(now: Now) -> FleetScan {
+    /// A scan as of now. `silent_before_ms`: see [`ShardQuery::Fleet`](super::super::query).
+    pub fn new(now: Now, silent_before_ms: i64) -> FleetScan {
         let Now {
             wall_ms: now_ms,
             mono_ms,
@@ -149,13 +158,16 @@ impl FleetScan {
         FleetScan {
             now_ms,
             mono_ms,
+            silent_before_ms,
             at: 0,
+            heard: 0,
+            late: 0,
             busiest: BinaryHeap::new(),
             silent: BinaryHeap::new(),
         }
     }
 
-    fn look(&mut self, sensor: &Sensor) {
+    fn look(&mut self, sensor: &Sensor, step_ms: i64) {
         let rate = sensor.rate.per_minute(self.mono_ms);
         let last_ts_ms = sensor.last_ts_ms();
         if let Some(last_ts_ms) = last_ts_ms.filter(|_| rate > 0.0) {
@@ -167,13 +179,26 @@ impl FleetScan {
                 );
             }
         }
-        self.look_silent(&sensor.id, sensor.reports.arrivals, last_ts_ms);
+        let arrivals = sensor.reports.arrivals;
+        self.look_silent((&sensor.id, sensor.hash), step_ms, arrivals, last_ts_ms);
     }
 
-    fn look_silent(&mut self, id: &SensorId, arrivals: ReportingInterval, last_ts_ms: Option<i64>) {
+    /// `step_ms`: the precision of the last arrival in the catalogue.
+    fn look_silent(
+        &mut self,
+        (id, hash): (&SensorId, u64),
+        step_ms: i64,
+        arrivals: ReportingInterval,
+        last_ts_ms: Option<i64>,
+    ) {
         let Some(arrived_ms) = arrivals.silent_since(self.now_ms) else {
+            self.heard += 1;
             return;
         };
+        if floor_arrival(arrived_ms, hash, step_ms) >= self.silent_before_ms {
+            self.heard += 1;
+            self.late += 1;
+        }
         let least = self.silent.peek().map_or(i64::MIN, |Reverse((at, ..))| *at);
         if self.silent.len() < FLEET_MAX || arrived_ms > least {
             push_bounded(
@@ -269,13 +294,16 @@ impl Shard {
 
     /// Continues a scan of the fleet; returns the result at its end.
     pub(crate) fn scan_fleet(&self, scan: &mut FleetScan) -> Option<ShardFleet> {
+        let step_ms = self.settings.arrival_step_ms;
         let (sensors, is_last) = self.step(&mut scan.at);
-        sensors.for_each(|sensor| scan.look(sensor));
+        sensors.for_each(|sensor| scan.look(sensor, step_ms));
         if !is_last {
             return None;
         }
         for (id, reports) in self.evicted.iter() {
-            scan.look_silent(id, reports.arrivals, reports.interval.last_ts_ms());
+            let of = (id, stable_hash(id));
+            let last_ts_ms = reports.interval.last_ts_ms();
+            scan.look_silent(of, step_ms, reports.arrivals, last_ts_ms);
         }
         let busiest = std::mem::take(&mut scan.busiest)
             .into_sorted_vec()
@@ -290,6 +318,8 @@ impl Shard {
             .into_iter();
         Some(ShardFleet {
             sensors: self.usage.sensors,
+            heard: scan.heard,
+            late: scan.late,
             busiest: busiest.map(busy).collect(),
             silent: silent
                 .map(
@@ -353,4 +383,33 @@ fn cut<'a>(
         }
     }
     i64::MAX
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn late_sensors_are_counted_until_the_catalogue_has_them_as_silent() {
+        let now = Now {
+            wall_ms: 100_000_000,
+            mono_ms: 0,
+        };
+        let mut scan = FleetScan::new(now, 50_000_000);
+        // The last arrival (s) of sensors that report every ten seconds.
+        for (id, last_s) in [
+            ("on time", 100_000),
+            ("late", 99_280),
+            ("later", 60_000),
+            ("silent", 40_000),
+        ] {
+            let mut arrivals = ReportingInterval::default();
+            for before_s in [20, 10, 0] {
+                arrivals.note((last_s - before_s) * 1000);
+            }
+            scan.look_silent((&id.into(), 0), 1000, arrivals, None);
+        }
+        assert_eq!((scan.heard, scan.late), (3, 2));
+        assert_eq!(scan.silent.len(), 3, "the list has silent ones, too");
+    }
 }
