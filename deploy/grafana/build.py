@@ -23,6 +23,8 @@ def only(matcher):
     return '{instance=~"$instance",' + matcher + "}"
 
 
+# Rejects of what senders sent; those of the store concern readings that were accepted before.
+SENT = only('source!="store"')
 # Every exporter has process_* metrics, so these need the job.
 OWN = only('job="hourbucket"')
 
@@ -170,12 +172,13 @@ def now(board):
         steps=[(0.5, YELLOW), (0.8, RED)], alerts=["HourbucketJournalNearlyFull", "HourbucketJournalFilling"], width=3,
     )
     board.stat(
-        "Accepted", "Readings accepted per second, all sources.",
+        "Accepted", "Readings accepted per second, all sources, those replayed from the journal after a start included.",
         rate("hourbucket_readings_accepted_total"), "cps", all_steps=[{"color": BLUE, "value": None}], width=3,
     )
     board.stat(
-        "Rejected share", "Share of the readings of the last minutes that was rejected.",
-        f'{rate("hourbucket_readings_rejected_total")} / ({rate("hourbucket_readings_received_total")} > 0)', "percentunit",
+        "Rejected share", "Share of the readings received in the last minutes that was rejected.",
+        f'{rate("hourbucket_readings_rejected_total", where=SENT)} / ({rate("hourbucket_readings_received_total")} > 0)',
+        "percentunit",
         min=0, max=1, steps=[(0.01, YELLOW), (0.05, RED)], alerts=["HourbucketRejectedHigh"], width=3,
     )
     board.stat(
@@ -192,7 +195,7 @@ def now(board):
         "none", 12, 5, transformations=[hide],
     )
     board.panel(
-        "table", "Firing alerts", "The hourbucket alerts that fire or are pending.",
+        "table", "Firing and pending alerts", "The hourbucket alerts that fire or are pending.",
         [('ALERTS{alertname=~"Hourbucket.*"}', "", "table")], "none", 12, 5, transformations=[hide],
     )
 
@@ -217,7 +220,8 @@ def traffic(board):
     )
     board.graph(
         "Stored and duplicate",
-        "The accepted readings by result: newly stored, or stored before. At rest the two add up to the accepted readings.",
+        "The accepted readings by result: newly stored, or stored before. At rest the two add up to the accepted readings, "
+        "but for those that MongoDB rejected.",
         [
             (rate("hourbucket_readings_stored_total", "mode"), "{{instance}} stored ({{mode}})"),
             (rate("hourbucket_readings_duplicate_total"), "{{instance}} duplicate"),
@@ -379,37 +383,51 @@ def backlog(board):
 
 def store(board):
     board.row("MongoDB")
-    writes = only('kind=~"insert|update|measurement"')
+
+    def statements(kinds):
+        return rate("hourbucket_store_statements_total", where=only(kinds))
+
+    stored = rate("hourbucket_readings_stored_total")
+    measurements = statements('kind="measurement"')
+    pages = statements('kind=~"insert|update"')
     board.graph(
         "Readings per statement",
-        "Readings in each insert, update and measurement statement. More is cheaper; it grows with flush.max_age and the load.",
-        [(f'{rate("hourbucket_readings_stored_total")} / {rate("hourbucket_store_statements_total", where=writes)}', "{{instance}}")],
+        "Readings in each statement that holds readings: measurement in time-series mode, otherwise insert and update. More is "
+        "cheaper; it grows with flush.max_age and the load.",
+        [(f"{stored} / ({measurements} > 0 or {pages})", "{{instance}}")],
         "short", min=0,
     )
-    every = rate("hourbucket_store_statements_total")
+    every = statements('kind!="read"')
     board.graph(
-        "Statements per reading", "All statements, including loads, per stored reading: the server's work for one reading.",
-        [(f'{every} / {rate("hourbucket_readings_stored_total")}', "{{instance}}")], "short", min=0,
+        "Statements per reading",
+        "All statements but those of queries, loads included, per stored reading: the server's work for one reading.",
+        [(f"{every} / {stored}", "{{instance}}")], "short", min=0,
     )
+    writes = only('kind=~"insert|update|measurement"')
+    commands = rate("hourbucket_store_write_seconds_count", "kind", writes)
     board.graph(
-        "Statements per command", "Average size of the commands; up to flush.command_max_statements.",
-        [(f'{rate("hourbucket_store_statements_total", "kind")} / {rate("hourbucket_store_write_seconds_count", "kind")}',
-          "{{instance}} {{kind}}")],
+        "Statements per command", "Average size of the commands that write readings; up to flush.command_max_statements.",
+        [(f'{rate("hourbucket_store_statements_total", "kind", writes)} / {commands}', "{{instance}} {{kind}}")],
         "short", min=0,
     )
     board.graph(
         "Statements by kind",
         "insert: a new page; update: more readings for a page; load: a bucket looked up; measurement: native "
-        "time-series; recount: a summary recomputed from stored measurements.",
+        "time-series; recount: a summary recomputed from stored measurements; latest, catalog, dead_letter: documents of "
+        "these collections; read: queries.",
         [(rate("hourbucket_store_statements_total", "kind"), "{{instance}} {{kind}}")], "ops", stack=True,
     )
     board.graph(
-        "Latency by kind", "99th percentile of one command.",
+        "Latency by kind", "99th percentile of one command; for load, catalog, dead_letter and read, of a request of one or more.",
         [(quantile(0.99, "hourbucket_store_write_seconds", "kind"), "{{instance}} {{kind}}")], "s",
     )
-    board.heatmap("Latency", "Time of one command, all kinds.", "hourbucket_store_write_seconds", width=8)
+    board.heatmap(
+        "Write latency", "Time of one command that writes readings.", "hourbucket_store_write_seconds", where=writes, width=8,
+    )
     board.graph(
-        "Errors by kind", "Commands and statements that failed. Each is retried, after a lookup of the stored page if necessary.",
+        "Errors by kind",
+        "Commands and statements that failed. Each is retried, after a lookup of the stored page if necessary; refused: a dead "
+        "letter that MongoDB does not take.",
         [(rate("hourbucket_store_errors_total", "kind"), "{{instance}} {{kind}}")], "ops",
         alerts=["HourbucketStoreErrors", "HourbucketStoreUnreachable"], min=0,
     )
@@ -481,7 +499,9 @@ def mqtt(board):
 def process(board):
     board.row("Memory and process")
     board.graph(
-        "Memory of open buckets", "Relative to accumulate.max_bytes. Near the limit, buckets are written early.",
+        "Memory of the shards",
+        "Open buckets, sensors and what is known of them, relative to accumulate.max_bytes. Near the limit, buckets are "
+        "written early.",
         [
             (f"hourbucket_accumulate_bytes{S}", "{{instance}}"),
             (f"hourbucket_accumulate_max_bytes{S}", "{{instance}} limit"),
@@ -599,7 +619,7 @@ def side(board):
     )
     board.graph(
         "Updates of sensor_catalog and sensor_latest",
-        "By result. \"refused\": MongoDB rejects them because of their content.",
+        "By result. \"written\" includes those that changed nothing. \"refused\": MongoDB rejects them because of their content.",
         [
             (rate("hourbucket_catalog_updates_total", "result"), "{{instance}} catalog {{result}}"),
             (rate("hourbucket_latest_updates_total", "result"), "{{instance}} latest {{result}}"),

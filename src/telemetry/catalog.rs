@@ -90,8 +90,9 @@ const fn histogram(
 pub const METRICS: &[Metric] = &[
     counter("hourbucket_readings_received_total", &["source"], "readings", "Readings received, \
         valid or not."),
-    counter("hourbucket_readings_accepted_total", &["source"], "readings", "Readings accepted. \
-        Equals stored plus duplicate when nothing is pending."),
+    counter("hourbucket_readings_accepted_total", &["source"], "readings", "Readings accepted, \
+        source replay: by an earlier process, and replayed from the journal. Equals stored plus \
+        duplicate when nothing is pending and MongoDB rejected none."),
     counter("hourbucket_readings_rejected_total", &["source", "reason"], "readings", "Readings or messages rejected, by reason."),
     counter("hourbucket_readings_retimed_total", &["source"], "readings", "Readings decoded with \
         the time of receipt in place of a time that could not be used: an unset clock, or an \
@@ -147,7 +148,7 @@ pub const METRICS: &[Metric] = &[
     counter("hourbucket_store_statements_total", &["kind"], "statements", "Statements sent to the \
         store, by kind."),
     histogram("hourbucket_store_write_seconds", &["kind"], "Duration of a command to the store, by \
-        kind."),
+        kind; of load, catalog, dead_letter and read: of a request of one or more commands."),
     counter("hourbucket_store_errors_total", &["kind"], "errors", "Commands or statements that \
         failed, by kind of error."),
     counter("hourbucket_store_retries_total", &[], "commands", "Commands retried."),

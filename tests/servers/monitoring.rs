@@ -30,7 +30,10 @@ const RATE_INTERVAL: &str = "15s";
 
 /// Panels that may be empty after the traffic below, each with the reason.
 const MAY_BE_EMPTY: [(&str, &str); 5] = [
-    ("Firing alerts", "no alert fires while all is well"),
+    (
+        "Firing and pending alerts",
+        "no alert fires while all is well",
+    ),
     ("Starts", "the service was started before the first scrape"),
     ("Certificates", NO_TLS),
     ("Certificate files", NO_TLS),
