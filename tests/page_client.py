@@ -48,7 +48,7 @@ def ask_the_test(what):
 
 
 def early_now():
-    """Now, in seconds, but not just before the end of an hour: a sensor without an earlier hour in the store is "new"."""
+    """Now, in seconds, but not just before the end of an hour: what is sent next belongs to the same hour."""
     if time.time() % HOUR > HOUR - 20:
         time.sleep(20)
     return int(time.time())
@@ -247,6 +247,7 @@ def sent_is_shown(browser):
     live_view(look)
     look.done()
     silent_for_days(browser)
+    fleet_figures(browser)
     odd_names(browser)
     limits(browser)
     keyboard(browser)
@@ -299,7 +300,7 @@ def fleet_view(look, total, duplicates):
     newest = card(page, "Newest")
     newest.get_by_role("button", name=re.compile("All")).click()
     assert newest.locator("tbody tr").count() > 6
-    expect(page.locator(".active")).to_have_text(re.compile(r"^\d+ sensors"))
+    expect(page.locator(".active")).to_have_text(re.compile(r"0 late of \d+ heard since the service started"))
     assert [drawn(page, f".live .card:nth-child({n})") for n in (1, 2, 4)] == [True] * 3
     readable(look)
     named(look)
@@ -395,7 +396,7 @@ def letters_view(look):
     groups.last.locator("summary").click()
     letters = page.locator("article")
     newer, older = groups.all_inner_texts()
-    assert "ff fe 00 01 02 ff" in newer and "6 B" in newer and "one message" in newer, newer
+    assert "ff fe 00 01 02 ff" in newer and "6 B" in newer and "1 shown" in newer, newer
     assert f'{{"temp": {EVIL}' in older and "/v1/hooks/json" in older and "http" in older, older
     reason = groups.last.locator(".reason").inner_text()
     look.go(f"#/letters?reason={reason}")
@@ -549,6 +550,67 @@ def silent_for_days(browser):
     expect(look.page.locator(".note")).to_contain_text("readings in this window")
     to = int(re.search(r"to=(\d+)", look.page.url)[1]) / 1000
     assert end - 60 <= to <= end + 2 * HOUR, (to, end)
+    look.done()
+
+
+def written_per_statement():
+    """From /metrics: readings in each statement that holds readings, and the mean time of such a command, in seconds."""
+    with OPENER.open(f"{ADMIN}/metrics", timeout=60) as answer:
+        text = answer.read().decode()
+
+    def total(name, labels=""):
+        return sum(float(v) for v in re.findall(rf"^hourbucket_{name}{{[^}}]*{labels}[^}}]*}} (\S+)$", text, re.M))
+
+    writes = 'kind="(?:insert|update)"'
+    seconds, commands = (total(f"store_write_seconds_{part}", writes) for part in ("sum", "count"))
+    return total("readings_stored_total") / total("store_statements_total", writes), seconds / commands
+
+
+def fleet_figures(browser):
+    """Queries change no figure of writing; a sensor that begins with history is new; a fleet that has stopped is seen."""
+    look = Look(browser)
+    page = look.page
+    send([{"sensor_id": "backfilled", "ts": (hour_of_now() - 5 * HOUR + s) * 1000, "values": {"n": s}} for s in range(9)])
+    for _ in range(30):
+        with OPENER.open(f"{ADMIN}/v1/sensors?limit=1", timeout=60) as answer:
+            answer.read()
+    look.go()
+    newest = card(page, "Newest").get_by_role("link", name="backfilled", exact=True)
+    expect(newest).to_be_visible()
+    store = card(page, "Store")
+
+    def shown(name):
+        return store.locator("div", has=page.locator("dt", has_text=name)).locator("dd").inner_text()
+
+    def as_written():
+        readings, seconds = written_per_statement()
+        per_statement, mean = number(shown("Readings per statement")), shown("Write command, mean")
+        unit = {"ms": 0.001, "s": 1}[mean.split()[1]]
+        is_near = abs(per_statement - readings) <= 0.06 * readings and abs(number(mean) * unit - seconds) <= 0.2 * seconds
+        return is_near or f"{per_statement} and {mean}, wanted {readings} and {seconds} s"
+
+    until("the figures of writing", as_written)
+    rule = card(page, "Late or silent").locator("p.quiet")
+    expect(rule).to_contain_text("three times the sensor's usual interval")
+    expect(page.locator("#state")).to_have_text("ready")
+
+    def stopped(route):
+        answer = route.fetch()
+        late = {"half_away": True, "late_total": 9, "heard": 10, "known": 12, "silent_total": 1}
+        route.fulfill(response=answer, json=answer.json() | late)
+
+    page.route("**/v1/fleet", stopped)
+    page.reload()
+    for view in ("#/", "#/sensors"):
+        look.go(view)
+        expect(page.locator("#state")).to_have_text("sensors late")
+        expect(page.locator("#state")).to_have_class("pill warn")
+        expect(page.locator("#notices .sentence")).to_contain_text("9 of 10 sensors heard are late; 1 of 12 known")
+    look.go()
+    expect(page.locator(".active")).to_contain_text("12 sensors known, 1 of them silent for 1.0 d; 9 late of 10 heard")
+    readable(look)
+    fits(look)
+    page.unroute("**/v1/fleet")
     look.done()
 
 

@@ -29,11 +29,14 @@ export function fleetView(view) {
       // The fleet covers only the last hour. The list of all sensors shows whether there were ever any.
       const quiet = fleet.sensors === 0 && fleet.rejected.length === 0;
       const isNew = quiet && (await read("sensors", { limit: 1 }, stop.signal)).sensors.length === 0;
+      live.fleet = fleet;
       text(active, isNew ? "" : counted(fleet));
+      attr(active, "class", `quiet active${fleet.half_away ? " warn" : ""}`);
       if (isNew) showFirst(lists, load);
       else show(lists, fleet);
     } catch (failed) {
       if (stop.signal.aborted) return;
+      live.fleet = null;
       const asking = lists.querySelector("form.problem");
       if (!(failed.status === 401 && asking?.contains(document.activeElement))) fail(lists, failed, load);
     }
@@ -48,14 +51,18 @@ export function fleetView(view) {
 }
 
 /** All sensors of the catalogue, and those that this process has heard: after a restart, only those that have sent since. */
-function counted({ known, silent_total: silent, sensors }) {
-  const started = sum(live.metrics ?? new Map(), "process_start_time_seconds", () => true, "");
-  const since = started ? (Date.now() / 1000 - started) / 3600 : null;
-  const which = since != null && since < 2 ? `since the service started ${ago(started * 1000)}` : "in the last two hours";
+function counted({ known, silent_total: silent, silent_after_seconds: after, late_total: late, heard, sensors }) {
   // 0 until the catalogue is read.
-  const all = known ? `${count(known)} sensors, ${count(silent)} silent; ` : "";
-  return `${all}${count(sensors)} sensors with readings ${which}`;
+  const all = known ? `${count(known)} sensors known, ${count(silent)} of them silent for ${duration(after)}; ` : "";
+  const started = sum(live.metrics ?? new Map(), "process_start_time_seconds", () => true, "");
+  const since = started ? ` since the service started ${ago(started * 1000)}` : "";
+  return `${all}${count(late)} late of ${count(heard)} heard${since}; ${count(sensors)} in memory`;
 }
+
+/** Names the rules of the list of late and silent sensors. */
+const lateRule = ({ silent_after_seconds: after }) =>
+  "Late: nothing has arrived for three times the sensor's usual interval, at least 5 min; for 1 h while its interval " +
+  `is unknown. Silent: nothing for ${duration(after)} (sensors.silent_after), at any instance.`;
 
 // ---- store, brokers, rejects
 
@@ -63,7 +70,13 @@ function stateCards(parent) {
   const store = rowsCard("Store");
   const brokers = { body: h("div", { class: "scroll" }) };
   const refused = { body: h("div") };
-  parent.append(store.element, card("MQTT brokers", brokers.body), card("Refused", refused.body));
+  const since = (what) => h("p", { class: "quiet" }, `${what} since the service started.`);
+  store.element.append(since("Means and counts"));
+  parent.append(
+    store.element,
+    card("MQTT brokers", brokers.body, since("Reconnects and full windows")),
+    card("Refused", refused.body, since("Counts")),
+  );
   return () => {
     if (!live.metrics) return;
     store.show(storeRows());
@@ -83,21 +96,27 @@ function rowsCard(title) {
   return { element: card(title, list), show: (rows) => keyed(list, rows, ([name]) => name, make, update) };
 }
 
+/** The kinds of statements that hold readings or their summaries; the others read, or keep something else. */
+const WRITES = ["insert", "update", "measurement"];
+
 function storeRows() {
   const { metrics, ready } = live;
   const errors = [...by(metrics, "store_errors_total", "kind")].filter(([, n]) => n > 0);
-  const statements = sum(metrics, "store_statements_total");
+  const isWrite = (labels) => WRITES.includes(labels.kind);
+  const statements = by(metrics, "store_statements_total", "kind");
+  const holding = statements.get("measurement") || (statements.get("insert") ?? 0) + (statements.get("update") ?? 0);
   const stored = sum(metrics, "readings_stored_total");
-  const writes = sum(metrics, "store_write_seconds_count");
-  const took = sum(metrics, "store_write_seconds_sum");
+  const writes = sum(metrics, "store_write_seconds_count", isWrite);
+  const took = sum(metrics, "store_write_seconds_sum", isWrite);
   const state = ready.store.ok ? "answers" : ready.store.error ? "unreachable" : "not reached yet";
   return [
     ["State", state, ready.store.ok ? "good" : "bad"],
     ...(ready.store.ok ? [] : [["Last answer", ready.store.last_ok ? ago(ms(ready.store.last_ok)) : "none yet"]]),
     ["MongoDB", ready.server_version ?? NONE],
     ["Mode", ready.mode ?? NONE],
-    ["Command, mean", duration(writes > 0 ? took / writes : null)],
-    ["Readings per statement", statements > 0 ? rate(stored / statements) : NONE],
+    ["Write command, mean", duration(writes > 0 ? took / writes : null)],
+    // In time-series mode a measurement statement has the readings, an insert or update their summary.
+    ["Readings per statement", holding > 0 ? rate(stored / holding) : NONE],
     ["Conflicts", count(sum(metrics, "store_conflicts_total"))],
     ["Retries", count(sum(metrics, "store_retries_total"))],
     [
@@ -190,15 +209,16 @@ const LISTS = [
   },
   {
     key: "silent",
-    title: "Silent",
-    none: "No silent sensors.",
+    title: "Late or silent",
+    none: "No late or silent sensors.",
+    rule: lateRule,
     columns: [["Sensor"], ["Silent for", "num"], ["Last reading", "num"]],
     cells: (s) => [duration(s.silent_seconds), moment(ms(s.last_ts), false)],
   },
   {
     key: "newest",
     title: "Newest",
-    none: "No new sensors.",
+    none: "No sensors yet.",
     columns: [["Sensor"], ["First seen", "num"]],
     cells: (s) => [ago(ms(s.first_seen))],
   },
@@ -241,16 +261,19 @@ function listCard({
   none,
   columns,
   cells,
+  rule,
   id = (s) => s.sensor_id,
   first = (s) => sensorLink(s.sensor_id),
 }) {
   const { element, body } = table(title, columns, "dense list");
   const empty = nothing(none);
   const more = h("button", { type: "button", class: "quiet", "aria-expanded": "false" });
+  const words = rule && h("p", { class: "quiet" });
   let all = false;
   let last = null;
   const show = (fleet) => {
     last = fleet;
+    if (rule) text(words, rule(fleet));
     const items = fleet[key] ?? [];
     const make = (item) => {
       const rest = columns.slice(1).map(([, name]) => h("td", { class: name }));
@@ -266,7 +289,7 @@ function listCard({
     attr(more, "aria-expanded", String(all));
   };
   more.addEventListener("click", () => ((all = !all), show(last)));
-  return { element: card(title, element, empty, more), show };
+  return { element: card(title, element, empty, more, words), show };
 }
 
 /** Before the first reading: how to send one. */

@@ -65,7 +65,7 @@ function into(groups, list, one) {
     element.open = groups.size === 1;
   }
   group.count += 1;
-  text(group.n, group.count === 1 ? "one message" : `${group.count} messages`);
+  text(group.n, `${group.count} shown`);
   group.body.append(letter(one));
 }
 

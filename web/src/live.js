@@ -12,14 +12,13 @@ export const HISTORY_MS = 300_000;
 const RATE_OVER_MS = 10_000;
 const LATENCY_OVER_MS = 60_000;
 
-// Only requests of senders, including hooks and writes, not the other routes of that port.
-const isIntake = (labels) => /^\/(v1|write|api)/.test(labels.route ?? "");
-
 export const live = {
   /** The last successful responses. */
   metrics: null,
   ready: null,
   at: null,
+  /** The last answer of /v1/fleet; undefined before the first request, null after a failed one. */
+  fleet: undefined,
   /** Since when, and why, requests fail; null while they succeed. */
   failure: null,
   /** The points of the plots, oldest first: `{ at, accepted, stored, … }`; null if unknown. */
@@ -87,9 +86,7 @@ function take(metrics, ready) {
   Object.assign(live, { metrics, ready, at, failure: null });
   const scrape = { at, syncs: histogram(metrics, "journal_sync_seconds") };
   for (const [key, name] of Object.entries(COUNTERS)) scrape[key] = sum(metrics, name) ?? 0;
-  // The histogram of acknowledgements if it exists; else the latency of HTTP requests.
-  const own = histogram(metrics, "ack_seconds");
-  scrape.acks = own.size ? own : histogram(metrics, "http_request_seconds", isIntake);
+  scrape.acks = histogram(metrics, "ack_seconds");
 
   const last = scrapes.at(-1);
   const restarted = last && Object.keys(COUNTERS).some((key) => scrape[key] < last[key]);

@@ -2,7 +2,7 @@
 // is also the legend of its plot of the last minutes.
 
 import { h, text } from "./dom.js";
-import { NONE, bytes, count, duration, rate } from "./format.js";
+import { NONE, bytes, clock, count, duration, rate } from "./format.js";
 import { HISTORY_MS, live, subscribe, total } from "./live.js";
 import { sum } from "./metrics.js";
 import { plot } from "./plot.js";
@@ -46,7 +46,7 @@ const CARDS = [
     ],
     cells: (key, point) => [duration(point?.[key])],
     more: [
-      ["Pending", (p) => count(p?.pending)],
+      ["Pending now", (p) => count(p?.pending)],
       ["Journal sync p99", (p) => duration(p?.sync99)],
     ],
   },
@@ -61,7 +61,7 @@ const CARDS = [
     ],
     cells: (key, point) => [bytes(point?.[key])],
     more: [
-      ["Journal fill", () => share(live.ready?.journal?.unstored_bytes, live.ready?.journal?.max_bytes)],
+      ["Journal fill", (p) => share(p?.journal, sum(live.metrics ?? new Map(), "journal_max_bytes"))],
       ["Lasts for", lasts],
       ["Memory fill", (p) => share(p?.memory, sum(live.metrics ?? new Map(), "accumulate_max_bytes"))],
     ],
@@ -100,6 +100,8 @@ function liveCard(row, spec) {
     ...extra.map(([label]) => line(label, label, null, 1)),
   ];
   const names = spec.columns.map((name) => h("th", { scope: "col", class: "num" }, name));
+  // The last column of two is a total, whatever point the pointer is on.
+  const ofPoint = names[0];
   const head = h("tr", {}, h("td", {}, h("h2", {}, spec.title)), names);
   const figures = h(
     "table",
@@ -113,7 +115,9 @@ function liveCard(row, spec) {
   let hovered = null;
   const drawn = plot(box, (colour) => options(spec, colour, (index) => ((hovered = index), fillIn())), data(spec));
   const fillIn = () => {
-    const point = live.history[hovered] ?? live.history.at(-1);
+    const pointed = live.history[hovered];
+    const point = pointed ?? live.history.at(-1);
+    text(ofPoint, pointed ? `at ${clock(pointed.at)}` : spec.columns[0]);
     for (const [name] of spec.lines) {
       spec.cells(name, point).forEach((value, i) => text(cells.get(name)[i], value));
     }

@@ -1,8 +1,8 @@
 // Routes (`#/`, `#/sensors`, `#/sensor/ID`, `#/letters`), the state of the service at the top, and the keyboard.
 
-import { token } from "./api.js";
+import { read, token } from "./api.js";
 import { attr, h, keyed, text, visible } from "./dom.js";
-import { clock, zone } from "./format.js";
+import { clock, count, zone } from "./format.js";
 import { fleetView } from "./fleet.js";
 import { lettersView } from "./letters.js";
 import { live, lookNow, start, subscribe } from "./live.js";
@@ -13,6 +13,7 @@ import { startTheme } from "./theme.js";
 
 const id = (name) => document.getElementById(name);
 const find = id("find");
+const FLEET_EVERY_MS = 10_000;
 
 // ---- routes
 
@@ -72,7 +73,9 @@ function showState() {
         ? ["not ready", "bad"]
         : ready.reasons.length
           ? ["degraded", "warn"]
-          : ["ready", "good"];
+          : live.fleet?.half_away
+            ? ["sensors late", "warn"]
+            : ["ready", "good"];
   text(id("state"), word);
   attr(id("state"), "class", `pill ${tone}`);
   attr(document.body, "data-stale", failure && "yes");
@@ -88,9 +91,9 @@ function notices(failure, ready) {
   const reasons = failure ? [] : (ready?.reasons ?? []);
   const sentence = failure
     ? `The service has not answered since ${clock(failure.since)} (${failure.why}). The data shown is older.`
-    : (ready?.summary ?? reasons[0]);
+    : (ready?.summary ?? reasons[0] ?? halfAway());
   const tone = failure || (ready && !ready.ready) ? "bad" : "warn";
-  const wanted = JSON.stringify([tone, failure ? failure.since : reasons.length]);
+  const wanted = JSON.stringify([tone, failure ? failure.since : reasons.length, !sentence]);
   if (box.shown !== wanted) {
     box.shown = wanted;
     box.replaceChildren();
@@ -106,6 +109,25 @@ function notices(failure, ready) {
   text(box.querySelector(".sentence"), visible(sentence));
   const list = box.querySelector("ul");
   if (list) keyed(list, reasons, (line) => line, (line) => h("li", {}, visible(line)));
+}
+
+/** The service is ready, but hardly any sensor sends. */
+function halfAway() {
+  if (!live.fleet?.half_away) return null;
+  const { late_total: late, heard, silent_total: silent, known } = live.fleet;
+  const all = known ? `; ${count(silent)} of ${count(known)} known sensors are silent` : "";
+  return `Half of the fleet has stopped sending: ${count(late)} of ${count(heard)} sensors heard are late${all}.`;
+}
+
+/** Reads the fleet for the views other than its own, until it is refused. */
+async function lookAtFleet() {
+  const isFleet = !location.hash.replace(/^#\/?/, "");
+  if (document.hidden || isFleet || live.fleet === null) return;
+  try {
+    live.fleet = await read("fleet");
+  } catch {
+    live.fleet = null;
+  }
 }
 
 // ---- keyboard and search
@@ -177,3 +199,5 @@ startTheme(id("theme"));
 subscribe(showState);
 start();
 route();
+lookAtFleet();
+setInterval(lookAtFleet, FLEET_EVERY_MS);
