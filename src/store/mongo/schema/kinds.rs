@@ -133,7 +133,8 @@ mod tests {
         let store = store
             .with_latest_and_tags(optional)
             .with_rollup(Some(rollup));
-        let (mut names, mut own) = (store.expected_names(), OWN.to_vec());
+        let mut names = store.expected_names();
+        let mut own = OWN.to_vec();
         names.sort_unstable();
         own.sort_unstable();
         assert_eq!(names, own);
