@@ -33,10 +33,10 @@
 //!
 //! Pure modules (no async, IO, clock): [`model`], [`decode`], [`maintain`], [`promql`],
 //! `dead_letters::{filter, redecode}`, `accumulate::{bucket, state}`, `flush::{age, due, backoff}`,
-//! `commit_delay`, `app::progress`, `ingest::mqtt::{acks, collect, losses, observe, reason,
-//! retained, subscribe, websocket, window}`, `ingest::packet_fields`, `ingest::proxy::{forwarded,
-//! header}`, `ingest::listen::{codec, exchanges, frames, inflight, strict}`, `latest::state`,
-//! `rollup::state`, `enrich::registry`, `read::{hours, merge}`.
+//! `commit_delay`, `app::progress`, `admin::health::store`, `ingest::mqtt::{acks, collect, losses,
+//! observe, reason, retained, subscribe, websocket, window}`, `ingest::packet_fields`,
+//! `ingest::proxy::{forwarded, header}`, `ingest::listen::{codec, exchanges, frames, inflight,
+//! strict}`, `latest::state`, `rollup::state`, `enrich::registry`, `read::{hours, merge}`.
 //! `tests/architecture.rs` enforces these rules.
 
 pub mod access;

@@ -370,9 +370,9 @@ impl ShardTask {
         let lane = permit.lane();
         match self.state.take_in(lane, self.flusher.storage_mode()) {
             None => return,
-            Some(Job::Write(bucket_refs, writes)) => {
+            Some(Job::Write(bucket_refs, mut writes)) => {
                 self.jobs.spawn(async move {
-                    let response = flusher.write(permit, &writes).await;
+                    let response = flusher.write(permit, &mut writes).await;
                     (lane, JobResult::Write(bucket_refs, writes, response))
                 });
             }

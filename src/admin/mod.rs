@@ -352,7 +352,11 @@ mod tests {
             full: false,
             ..JournalState::default()
         });
-        health.store_ok(0);
+        let now = crate::model::Now {
+            wall_ms: 0,
+            mono_ms: 0,
+        };
+        health.store_pinged(Ok(()), now);
         health.started();
         let (status, json) = ready().await;
         assert_eq!(

@@ -1,33 +1,50 @@
-//! Updates the health of the service from the result of each request to the store.
+//! Updates the health of the service from the outcome of each request to the store, and logs it.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::admin::Health;
-use crate::flush::OnStoreResult;
+use crate::admin::health::{StoreLogEvent, StoreLogLine};
+use crate::flush::OnStoreOutcome;
 use crate::model::Clock;
-use crate::store::StoreErrorKind;
 
-/// Returns the callback that reports to health, and logs when requests start to fail and when they
-/// succeed again.
-pub(super) fn on_store(health: Arc<Health>, clock: Arc<dyn Clock>) -> OnStoreResult {
-    let well = AtomicBool::new(true);
-    Arc::new(move |result| match result {
-        Ok(()) => {
-            health.store_ok(clock.now().wall_ms);
-            if !well.swap(true, Ordering::Relaxed) {
-                tracing::info!("store requests succeed again");
-            }
-        }
-        Err(error) => {
-            if error.kind() == StoreErrorKind::Unauthorized {
-                health.store_refused(error.to_string());
-            } else {
-                health.store_failed(error.to_string());
-            }
-            if well.swap(false, Ordering::Relaxed) {
-                tracing::warn!(%error, "store request failed; retrying");
-            }
+/// Returns the callback that reports to health, and logs when requests of one kind fail and when
+/// they succeed again.
+pub(super) fn on_store(health: Arc<Health>, clock: Arc<dyn Clock>) -> OnStoreOutcome {
+    Arc::new(move |ability, outcome| {
+        if let Some(line) = health.store_requested(ability, outcome, clock.now()) {
+            log(&line);
         }
     })
+}
+
+pub(super) fn log(line: &StoreLogLine) {
+    let StoreLogLine {
+        ability,
+        event,
+        failures,
+        seconds,
+    } = line;
+    let requests = ability.as_str();
+    match event {
+        StoreLogEvent::Fail {
+            error,
+            oldest_waiting_seconds,
+        } => tracing::warn!(
+            requests,
+            %error,
+            failures,
+            seconds,
+            oldest_waiting_seconds,
+            "store requests fail; retrying"
+        ),
+        StoreLogEvent::Succeed => {
+            tracing::info!(requests, failures, seconds, "store requests succeed again");
+        }
+        StoreLogEvent::Settled => tracing::info!(
+            requests,
+            failures,
+            seconds,
+            "store requests that failed are settled; no reading waits for one"
+        ),
+    }
 }

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::context::{ServiceContext, backoff};
+use super::context::ServiceContext;
 use super::journal_report::JournalReport;
+use super::on_store;
 use super::progress::{Observation, Progress};
 use super::recent_rejects::RecentRejects;
 use crate::accumulate::state::ShardUsage;
@@ -18,7 +19,7 @@ use crate::journal;
 use crate::latest::LatestGauges;
 use crate::model::Now;
 use crate::route::oldest::Oldest;
-use crate::store::{Store, StoreErrorKind};
+use crate::store::{Ability, Outcome, Store, StoreError, StoreErrorKind};
 use crate::telemetry::audit;
 use crate::telemetry::metrics::{self, AdmissionClosed};
 
@@ -74,17 +75,18 @@ impl ServiceContext {
                     );
                     self.health
                         .mode(store.mode(), prepared.mode_reason, prepared.server_version);
-                    self.health.store_ok(self.clock.now().wall_ms);
+                    self.flusher.report(Ability::Prepare, Outcome::Success);
                     metrics::store_mode(store.mode());
                     return true;
                 }
                 Err(error) if error.transient => {
-                    if failures == 0 {
-                        tracing::warn!(%error, "store not available yet; retrying");
-                    }
-                    failures += 1;
-                    self.health.store_failed(error.detail);
-                    tokio::time::sleep(backoff(&self.config).wait(failures, fastrand::f64())).await;
+                    let error = StoreError::NotApplied {
+                        kind: StoreErrorKind::NoPrimary,
+                        detail: error.detail,
+                    };
+                    self.flusher
+                        .report(Ability::Prepare, Outcome::Failure(&error));
+                    self.flusher.pause(&mut failures).await;
                 }
                 Err(error) => {
                     self.failure_signal
@@ -116,16 +118,12 @@ impl ServiceContext {
         let mut dropped = None;
         for n in 0u32.. {
             tokio::time::sleep(PING).await;
-            match store.ping().await {
-                Ok(()) => {
-                    self.flusher.note_answer();
-                    self.health.store_answered(self.clock.now().wall_ms);
-                }
-                Err(error) if error.kind() == StoreErrorKind::Unauthorized => {
-                    self.health.login_refused(error.to_string());
-                }
-                Err(error) => self.health.store_failed(error.to_string()),
+            let result = store.ping().await;
+            if result.is_ok() {
+                self.flusher.note_answer();
             }
+            let result = result.as_ref().map(|()| ());
+            self.health.store_pinged(result, self.clock.now());
             if n.is_multiple_of(CHECK_EVERY) {
                 self.check_collections(store, &mut dropped).await;
             }
@@ -297,19 +295,23 @@ impl ServiceContext {
         report: &mut JournalReport,
     ) {
         let Some(journal) = journal else {
-            let age_ms = oldest
-                .since_ms()
-                .map_or(0, |since| now.mono_ms.saturating_sub(since));
-            return metrics::oldest_unstored_seconds(age_ms as f64 / 1000.0);
+            let age_ms = |since_ms| now.mono_ms.saturating_sub(since_ms);
+            return self.report_oldest(now, oldest.since_ms().map(age_ms));
         };
         let stats = journal.stats();
-        let age_ms = stats.oldest_unstored_age_ms.unwrap_or(0);
-        metrics::oldest_unstored_seconds(age_ms as f64 / 1000.0);
+        self.report_oldest(now, stats.oldest_unstored_age_ms);
         metrics::journal_bytes(stats.bytes);
         metrics::journal(stats.bytes_max, stats.unstored_entries);
         metrics::journal_backlog(stats.unstored_bytes, stats.written_bytes);
         metrics::journal_commit_age(stats.commit_age_ms.unwrap_or(0) as f64 / 1000.0);
         self.health.journal(report.observe(&stats, now.mono_ms));
+    }
+
+    /// Reports the age of the oldest unstored reading.
+    fn report_oldest(&self, now: Now, age_ms: Option<u64>) {
+        metrics::oldest_unstored_seconds(age_ms.unwrap_or(0) as f64 / 1000.0);
+        let lines = self.health.oldest_waiting(age_ms, now);
+        lines.iter().for_each(on_store::log);
     }
 }
 
@@ -350,6 +352,7 @@ impl ProgressReport {
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
+    use super::super::context::backoff;
     use super::super::on_store::on_store;
     use super::*;
     use crate::ack::Ack;

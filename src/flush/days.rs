@@ -1,11 +1,11 @@
 //! Requests of the daily rollup, without retries: its task decides about them, so that no permit is
-//! held during a backoff. A failure does not affect readiness, which depends on page writes only.
+//! held during a backoff.
 
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::{Flusher, Permit, acquire};
 use crate::store::days::{DayMark, DayStore, DaySummary, DayWritten, MarkQuery, SensorDay};
-use crate::store::{StoreError, StoreErrorKind};
+use crate::store::{Ability, Outcome, StoreError, StoreErrorKind};
 use crate::telemetry::metrics;
 
 /// Allows one read of the daily rollup.
@@ -28,10 +28,15 @@ impl Flusher {
     /// Any mark may be set.
     pub(crate) async fn mark_days(
         &self,
-        _permit: Permit,
+        permit: Permit,
         marks: &[DayMark],
     ) -> Result<(), StoreError> {
-        counted(self.day_store()?.mark_days(marks).await)
+        let result = self.day_store()?.mark_days(marks).await;
+        match &result {
+            Ok(()) => self.report(Ability::MarkDays, Outcome::Success),
+            Err(error) => self.failed(Ability::MarkDays, error, permit.lane),
+        }
+        result
     }
 
     /// See [`DayStore::clear_marks`].
@@ -55,8 +60,7 @@ impl Flusher {
         _permit: DaysPermit,
         query: &MarkQuery,
     ) -> Result<Vec<DayMark>, StoreError> {
-        // The rollup's start retries after a pause, which reports the failure, so this ends it.
-        counted(self.day_store()?.day_marks(query).await).inspect(|_| self.report_success())
+        counted(self.day_store()?.day_marks(query).await)
     }
 
     /// See [`DayStore::compute_days`].

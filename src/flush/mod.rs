@@ -52,17 +52,17 @@ use crate::model::{
     BucketStart, CatalogUpdate, DeadLetter, LatestUpdate, NewBuckets, PageWrite, Span, StorageMode,
 };
 use crate::store::{
-    DeadLetterWritten, Evicted, LatestWriteResult, LoadRequest, LoadResult, PageWriteResult, Store,
-    StoreError, StoreErrorKind,
+    Ability, DeadLetterWritten, Evicted, LatestWriteResult, LoadRequest, LoadResult, Outcome,
+    PageWriteResult, Store, StoreError, StoreErrorKind,
 };
 use crate::telemetry::metrics;
 use backoff::Backoff;
 use high_water::HighWater;
 use present_age::PresentAge;
-use seen::StoreSeen;
+use seen::{PagesShow, StoreSeen};
 
-/// Called after every success and failure of the store, for readiness and the log.
-pub type OnStoreResult = Arc<dyn Fn(Result<(), &StoreError>) + Send + Sync>;
+/// Called with the outcome of every request to the store, for readiness and the log.
+pub type OnStoreOutcome = Arc<dyn Fn(Ability, Outcome<'_>) + Send + Sync>;
 
 /// How long a load of many buckets may take; unfinished ones are then deferred to a later job.
 const LOAD_TIME_MAX: Duration = Duration::from_secs(4);
@@ -89,7 +89,7 @@ pub struct Flusher {
     /// For reads of the daily rollup: one at a time, and none that a load waits for.
     days: Arc<Semaphore>,
     backoff: Backoff,
-    on_store: OnStoreResult,
+    on_store: OnStoreOutcome,
     high_water: Arc<HighWater>,
     span: Span,
     seen: Arc<StoreSeen>,
@@ -118,7 +118,7 @@ impl Flusher {
         store: Arc<dyn Store>,
         backoff: Backoff,
         span: Span,
-        on_store: OnStoreResult,
+        on_store: OnStoreOutcome,
     ) -> Flusher {
         let lanes = Arc::new(std::array::from_fn(|_| Arc::new(Semaphore::new(0))));
         let high_water = Arc::new(HighWater::new());
@@ -188,11 +188,10 @@ impl Flusher {
     /// Records a page write that the store has confirmed, for tests.
     #[cfg(test)]
     pub(crate) fn note_page_written(&self) {
-        self.seen
-            .pages(&Ok(vec![PageWriteResult::Done { count: 1 }]));
+        self.seen.pages(&PagesShow::Stored);
     }
 
-    /// Whether the last page write failed; not before the first.
+    /// Whether page writes fail: one has failed, and none was confirmed since.
     pub(crate) fn page_writes_fail(&self) -> bool {
         self.seen.page_writes_fail()
     }
@@ -261,13 +260,15 @@ impl Flusher {
     }
 
     /// Sends page writes. While the store is unavailable, retries after a backoff without a permit.
+    /// If the store refuses their updates of the catalogue, they are written without them, and
+    /// leave here without them: the next writes of these sensors bring them again.
     ///
     /// # Errors
     /// The answer was lost: any part may have been applied.
     pub async fn write(
         &self,
         mut permit: Permit,
-        writes: &[PageWrite],
+        writes: &mut [PageWrite],
     ) -> Result<Vec<PageWriteResult>, StoreError> {
         let latest = writes.iter().map(|w| w.start).max();
         let mut failures = 0;
@@ -290,19 +291,22 @@ impl Flusher {
                 }
                 Err(error) => Err(error),
             };
-            self.seen.pages(&written);
+            let show = PagesShow::of(&written);
+            self.seen.pages(&show);
+            match &show {
+                PagesShow::Stored => self.report(Ability::WritePages, Outcome::Success),
+                PagesShow::Failed(error) => self.failed(Ability::WritePages, error, permit.lane),
+                PagesShow::Nothing => {}
+            }
             match written {
                 Ok(answers) => {
-                    self.succeeded();
+                    self.note_answer();
                     return Ok(answers);
                 }
-                Err(error @ StoreError::NotApplied { .. }) => {
-                    permit = self.wait(permit, &error, &mut failures).await;
+                Err(StoreError::NotApplied { .. }) => {
+                    permit = self.wait(permit, &mut failures).await;
                 }
-                Err(error) => {
-                    self.failed(&error);
-                    return Err(error);
-                }
+                Err(error) => return Err(error),
             }
         }
     }
@@ -320,14 +324,19 @@ impl Flusher {
         let within = (permit.lane != Lane::Retry).then_some(LOAD_TIME_MAX);
         let mut failures = 0;
         loop {
-            let loaded = match self.cover(latest).await {
-                Ok(()) => self.store.load(requests, within).await,
-                Err(error) => Err(error),
+            // The mark is raised by a write.
+            let (ability, loaded) = match self.cover(latest).await {
+                Ok(()) => {
+                    let loaded = self.store.load(requests, within).await;
+                    (Ability::LoadBuckets, loaded)
+                }
+                Err(error) => (Ability::WritePages, Err(error)),
             };
             match loaded {
                 Ok(answers) => {
                     if answers.iter().any(Result::is_ok) {
-                        self.succeeded();
+                        self.note_answer();
+                        self.report(ability, Outcome::Success);
                     }
                     let failed = answers
                         .iter()
@@ -336,48 +345,64 @@ impl Flusher {
                     failed.for_each(|error| metrics::store_error(error.kind().as_str(), 1));
                     return Ok(answers);
                 }
-                Err(error) if error.is_away() => {
-                    permit = self.wait(permit, &error, &mut failures).await;
-                }
                 Err(error) => {
-                    self.failed(&error);
-                    return Err(error);
+                    self.failed(ability, &error, permit.lane);
+                    if !error.is_away() {
+                        return Err(error);
+                    }
+                    permit = self.wait(permit, &mut failures).await;
                 }
             }
         }
     }
 
     /// Merges latest states, without retries: the caller keeps them and sends them again, so that
-    /// no permit is held during a backoff. A failure does not affect readiness, which depends on
-    /// page writes only.
+    /// no permit is held during a backoff.
     ///
     /// # Errors
     /// Any part may have been applied.
     pub async fn latest(
         &self,
-        _permit: Permit,
+        permit: Permit,
         updates: &[LatestUpdate],
     ) -> Result<Vec<LatestWriteResult>, StoreError> {
-        self.store
-            .latest(updates)
-            .await
-            .inspect_err(|error| metrics::store_error(error.kind().as_str(), 1))
+        let answers = self.store.latest(updates).await;
+        let is_written = |answer: &LatestWriteResult| {
+            matches!(
+                answer,
+                LatestWriteResult::Done | LatestWriteResult::Reduced { .. }
+            )
+        };
+        match &answers {
+            Ok(answers) if answers.iter().any(is_written) => {
+                self.report(Ability::UpdateLatest, Outcome::Success);
+            }
+            Ok(_) => {}
+            Err(error) => self.failed(Ability::UpdateLatest, error, permit.lane),
+        }
+        answers
     }
 
     /// Stores dead letters, without retries: the caller keeps those that are not stored and sends
-    /// them again, after a [`pause`](Flusher::pause).
+    /// them again, after a [`pause`](Flusher::pause). `lane`: [`Lane::Retry`] for one that has
+    /// failed alone.
     ///
     /// # Errors
     /// Any of them may be stored.
     pub(crate) async fn write_dead_letters(
         &self,
-        permit: Permit,
+        lane: Lane,
         dead_letters: &[DeadLetter],
     ) -> Result<Vec<DeadLetterWritten>, StoreError> {
+        let permit = self.permit().await;
         let answers = self.store.write_dead_letters(dead_letters).await;
         drop(permit);
-        if answers.is_ok() {
-            self.report_success();
+        match &answers {
+            Ok(answers) if answers.contains(&DeadLetterWritten::Done) => {
+                self.report(Ability::WriteDeadLetters, Outcome::Success);
+            }
+            Ok(_) => {}
+            Err(error) => self.failed(Ability::WriteDeadLetters, error, lane),
         }
         self.seen.dead_letters(answers.as_ref().err());
         answers
@@ -403,23 +428,28 @@ impl Flusher {
         self.store.evict_dead_letters(bytes).await
     }
 
-    /// Updates the catalogue as far as these writes require it.
-    async fn catalogue(&self, writes: &[PageWrite]) -> Result<(), StoreError> {
+    /// Updates the catalogue as far as these writes require it. Removes from them what the store
+    /// refuses with an error that may pass: a reading does not wait for the catalogue.
+    async fn catalogue(&self, writes: &mut [PageWrite]) -> Result<(), StoreError> {
         let updates: Vec<&CatalogUpdate> =
             writes.iter().filter_map(|w| w.catalog.as_deref()).collect();
         if updates.is_empty() {
             return Ok(());
         }
+        let count = updates.len() as u64;
         let refused = match self.store.merge_catalog(&updates).await {
-            Ok(refused) => refused,
+            Ok(refused) => {
+                self.report(Ability::UpdateCatalog, Outcome::Success);
+                refused
+            }
             Err(error) if error.kind() == StoreErrorKind::Command => {
-                tracing::error!(%error, entries = updates.len(), "the store refuses entries of the \
-                    catalogue");
-                updates.len() as u64
+                self.failed(Ability::UpdateCatalog, &error, Lane::Write);
+                writes.iter_mut().for_each(|w| w.catalog = None);
+                count
             }
             Err(error) => return Err(error),
         };
-        metrics::catalog_updates(updates.len() as u64 - refused, refused);
+        metrics::catalog_updates(count - refused, refused);
         Ok(())
     }
 
@@ -430,34 +460,32 @@ impl Flusher {
             .await
     }
 
-    fn succeeded(&self) {
-        self.note_answer();
-        self.report_success();
+    /// Reports the outcome of a request.
+    pub(crate) fn report(&self, ability: Ability, outcome: Outcome<'_>) {
+        (self.on_store)(ability, outcome);
     }
 
-    /// Reports a success, unless page writes are refused: loads and dead letters do not end that.
-    fn report_success(&self) {
-        if !self.seen.page_writes_refused() {
-            (self.on_store)(Ok(()));
-        }
-    }
-
-    fn failed(&self, error: &StoreError) {
+    /// Counts and reports a failure.
+    fn failed(&self, ability: Ability, error: &StoreError, lane: Lane) {
         metrics::store_error(error.kind().as_str(), 1);
-        (self.on_store)(Err(error));
+        let outcome = if lane == Lane::Retry && !error.is_away() {
+            Outcome::OfOne(error)
+        } else {
+            Outcome::Failure(error)
+        };
+        self.report(ability, outcome);
     }
 
     /// Releases the permit, waits, and acquires another one.
-    async fn wait(&self, permit: Permit, error: &StoreError, failures: &mut u32) -> Permit {
+    async fn wait(&self, permit: Permit, failures: &mut u32) -> Permit {
         let lane = permit.lane;
         drop(permit);
-        self.pause(error, failures).await;
+        self.pause(failures).await;
         self.permit_in(lane).await
     }
 
     /// Waits after a failure. The caller must not hold a permit.
-    pub(crate) async fn pause(&self, error: &StoreError, failures: &mut u32) {
-        self.failed(error);
+    pub(crate) async fn pause(&self, failures: &mut u32) {
         *failures += 1;
         tokio::time::sleep(self.backoff.wait(*failures, fastrand::f64())).await;
         metrics::store_retry();

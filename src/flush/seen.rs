@@ -6,6 +6,38 @@ use std::time::{Duration, Instant};
 
 use crate::store::{PageWriteResult, StoreError, StoreErrorKind};
 
+/// What the answers to page writes show about the store.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum PagesShow {
+    /// It stores pages.
+    Stored,
+    /// It does not.
+    Failed(StoreError),
+    /// Conflicts and rejects show neither: no page was changed.
+    Nothing,
+}
+
+impl PagesShow {
+    pub(super) fn of(written: &Result<Vec<PageWriteResult>, StoreError>) -> PagesShow {
+        let answers = match written {
+            Ok(answers) => answers,
+            Err(error) => return PagesShow::Failed(error.clone()),
+        };
+        let is_done = |answer: &PageWriteResult| matches!(answer, PageWriteResult::Done { .. });
+        if answers.iter().any(is_done) {
+            return PagesShow::Stored;
+        }
+        let failed = answers.iter().find_map(|answer| match answer {
+            PageWriteResult::Unknown { detail } => Some(PagesShow::Failed(StoreError::Unknown {
+                kind: StoreErrorKind::Command,
+                detail: detail.clone(),
+            })),
+            _ => None,
+        });
+        failed.unwrap_or(PagesShow::Nothing)
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct StoreSeen {
     origin: Instant,
@@ -13,10 +45,8 @@ pub(super) struct StoreSeen {
     answered_ms: AtomicU64,
     /// When it last confirmed a page write, of any bucket; 0 before the first.
     page_written_ms: AtomicU64,
-    /// The last page write failed, for whatever reason.
+    /// A page write has failed, for whatever reason, and none was confirmed since.
     page_writes_fail: AtomicBool,
-    /// The last page write was refused for missing rights.
-    page_writes_refused: AtomicBool,
     /// The error of the last dead letters, unless they were stored.
     dead_letters_fail: Mutex<Option<String>>,
 }
@@ -28,7 +58,6 @@ impl StoreSeen {
             answered_ms: AtomicU64::new(0),
             page_written_ms: AtomicU64::new(0),
             page_writes_fail: AtomicBool::new(false),
-            page_writes_refused: AtomicBool::new(false),
             dead_letters_fail: Mutex::default(),
         }
     }
@@ -42,19 +71,15 @@ impl StoreSeen {
         self.ago(&self.answered_ms)
     }
 
-    pub(super) fn pages(&self, written: &Result<Vec<PageWriteResult>, StoreError>) {
-        let is_done = |answer: &PageWriteResult| matches!(answer, PageWriteResult::Done { .. });
-        if written
-            .as_ref()
-            .is_ok_and(|answers| answers.iter().any(is_done))
-        {
-            self.note_now(&self.page_written_ms);
+    pub(super) fn pages(&self, show: &PagesShow) {
+        match show {
+            PagesShow::Stored => {
+                self.note_now(&self.page_written_ms);
+                self.page_writes_fail.store(false, Ordering::Relaxed);
+            }
+            PagesShow::Failed(_) => self.page_writes_fail.store(true, Ordering::Relaxed),
+            PagesShow::Nothing => {}
         }
-        let is_refused = |error: &StoreError| error.kind() == StoreErrorKind::Unauthorized;
-        let refused = written.as_ref().is_err_and(is_refused);
-        self.page_writes_refused.store(refused, Ordering::Relaxed);
-        self.page_writes_fail
-            .store(written.is_err(), Ordering::Relaxed);
     }
 
     /// How long ago the store last confirmed a page write.
@@ -64,10 +89,6 @@ impl StoreSeen {
 
     pub(super) fn page_writes_fail(&self) -> bool {
         self.page_writes_fail.load(Ordering::Relaxed)
-    }
-
-    pub(super) fn page_writes_refused(&self) -> bool {
-        self.page_writes_refused.load(Ordering::Relaxed)
     }
 
     pub(super) fn dead_letters(&self, error: Option<&StoreError>) {
@@ -96,5 +117,46 @@ impl StoreSeen {
         let at_ms = at_ms.load(Ordering::Relaxed);
         let ago_ms = self.now_ms().saturating_sub(at_ms);
         (at_ms > 0).then_some(Duration::from_millis(ago_ms))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_stored_page_shows_that_the_store_writes() {
+        let unknown = || PageWriteResult::Unknown {
+            detail: "OutOfDiskSpace (14031)".to_owned(),
+        };
+        let done = PageWriteResult::Done { count: 1 };
+        let rejected = PageWriteResult::Rejected {
+            detail: String::new(),
+        };
+        let failed = PagesShow::Failed(StoreError::Unknown {
+            kind: StoreErrorKind::Command,
+            detail: "OutOfDiskSpace (14031)".to_owned(),
+        });
+        let seen = StoreSeen::new();
+        for (answers, show, fail) in [
+            (vec![PageWriteResult::Conflict], PagesShow::Nothing, false),
+            (vec![unknown(), unknown()], failed.clone(), true),
+            (
+                vec![PageWriteResult::Conflict, unknown()],
+                failed.clone(),
+                true,
+            ),
+            (
+                vec![PageWriteResult::Conflict, rejected],
+                PagesShow::Nothing,
+                true,
+            ),
+            (vec![unknown(), done], PagesShow::Stored, false),
+        ] {
+            let shown = PagesShow::of(&Ok(answers));
+            assert_eq!(shown, show);
+            seen.pages(&shown);
+            assert_eq!(seen.page_writes_fail(), fail, "{show:?}");
+        }
     }
 }

@@ -1,11 +1,13 @@
-//! Permits of page writes and of others.
+//! Permits of page writes and of others, and what requests report of the store.
 
 use std::pin::pin;
+use std::sync::Mutex;
 
 use futures_util::FutureExt;
 
 use super::*;
-use crate::store::memory::MemoryStore;
+use crate::model::{BucketKey, DeadLetter};
+use crate::store::memory::{Fault, MemoryStore, Verdict};
 
 fn flusher(commands_max: usize) -> Flusher {
     let backoff = Backoff {
@@ -13,7 +15,7 @@ fn flusher(commands_max: usize) -> Flusher {
         max: Duration::from_millis(1),
     };
     let store = Arc::new(MemoryStore::new());
-    let flusher = Flusher::new(store, backoff, Span::HOUR, Arc::new(|_| {}));
+    let flusher = Flusher::new(store, backoff, Span::HOUR, Arc::new(|_, _| {}));
     flusher.open(commands_max);
     flusher
 }
@@ -63,4 +65,91 @@ fn one_command_at_a_time_is_enough_for_every_kind_of_write() {
     assert!(now(flusher.page_permit(false)).is_none());
     drop(other);
     assert!(now(flusher.page_permit(false)).is_some());
+}
+
+/// A flusher, its store, and what it reports.
+#[allow(clippy::type_complexity, reason = "a test")]
+fn reporting() -> (
+    Flusher,
+    Arc<MemoryStore>,
+    impl Fn() -> Vec<(Ability, &'static str)>,
+) {
+    let backoff = Backoff {
+        min: Duration::from_millis(1),
+        max: Duration::from_millis(1),
+    };
+    let store = Arc::new(MemoryStore::new());
+    let reported = Arc::new(Mutex::new(vec![]));
+    let on_store: OnStoreOutcome = {
+        let reported = reported.clone();
+        Arc::new(move |ability, outcome| {
+            let outcome = match outcome {
+                Outcome::Success => "success",
+                Outcome::Failure(_) => "failure",
+                Outcome::OfOne(_) => "of one",
+            };
+            reported.lock().unwrap().push((ability, outcome));
+        })
+    };
+    let flusher = Flusher::new(store.clone(), backoff, Span::HOUR, on_store);
+    flusher.open(4);
+    (flusher, store, move || {
+        std::mem::take(&mut *reported.lock().unwrap())
+    })
+}
+
+fn fault(store: &MemoryStore, fault: Fault) {
+    store.set_script(Box::new(move || (fault, Duration::ZERO)));
+}
+
+#[tokio::test]
+async fn a_load_reports_loads_and_a_mark_that_it_needs_is_a_write() {
+    let (flusher, store, reported) = reporting();
+    let request = LoadRequest {
+        bucket: BucketKey {
+            sensor_id: "s".into(),
+            start: BucketStart(0),
+        },
+        readings_from: None,
+        doubt: false,
+    };
+    let load = async || {
+        let permit = flusher.permit_in(Lane::Load).await;
+        let _ = flusher.load(permit, std::slice::from_ref(&request)).await;
+    };
+    fault(&store, Fault::LostAfter);
+    load().await;
+    assert_eq!(reported(), [(Ability::WritePages, "failure")]);
+    fault(&store, Fault::None);
+    load().await;
+    assert_eq!(reported(), [(Ability::LoadBuckets, "success")]);
+    assert!(!flusher.page_writes_fail());
+}
+
+#[tokio::test]
+async fn dead_letters_report_their_own_writes_and_one_that_is_repeated_begins_nothing() {
+    let (flusher, store, reported) = reporting();
+    let dead_letter = DeadLetter {
+        received_at_ms: 0,
+        source: "http".into(),
+        topic: String::new(),
+        payload: vec![],
+        reason: "bad_json".into(),
+        detail: String::new(),
+    };
+    let one = [dead_letter];
+    for (verdict, lane, outcome) in [
+        (Verdict::Fails, Lane::Write, Some("failure")),
+        (Verdict::Fails, Lane::Retry, Some("of one")),
+        (Verdict::Refuses, Lane::Write, None),
+        (Verdict::Takes, Lane::Write, Some("success")),
+    ] {
+        store.set_judge(Box::new(move |_| verdict));
+        let _ = flusher.write_dead_letters(lane, &one).await;
+        let expected: Vec<_> = outcome
+            .map(|outcome| (Ability::WriteDeadLetters, outcome))
+            .into_iter()
+            .collect();
+        assert_eq!(reported(), expected, "{verdict:?}");
+    }
 }

@@ -233,7 +233,7 @@ mod tests {
             min: Duration::from_millis(10),
             max: Duration::from_secs(1),
         };
-        let flusher = Flusher::new(store.clone(), backoff, Span::HOUR, Arc::new(|_| {}));
+        let flusher = Flusher::new(store.clone(), backoff, Span::HOUR, Arc::new(|_, _| {}));
         let settings = ShardSettings {
             span: Span::HOUR,
             page: PageLimits {

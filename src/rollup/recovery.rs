@@ -67,10 +67,14 @@ async fn list(
         let marks = match flusher.day_marks(permit, &query).await {
             Ok(marks) => marks,
             Err(error) => {
-                flusher.pause(&error, &mut failures).await;
+                if failures == 0 {
+                    tracing::warn!(%error, "cannot read which days have changed; trying again");
+                }
+                flusher.pause(&mut failures).await;
                 continue;
             }
         };
+        failures = 0;
         let Some(last) = marks.last() else {
             return total;
         };

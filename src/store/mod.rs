@@ -23,6 +23,7 @@
 //! - A bucket that cannot be loaded does not fail the others: [`Store::load`] returns one result
 //!   per request.
 
+mod ability;
 mod box_future;
 pub mod catalog;
 pub mod days;
@@ -37,6 +38,7 @@ pub mod retention;
 pub mod summaries;
 pub(crate) mod summary_pages;
 
+pub use ability::{Ability, Outcome};
 pub use box_future::BoxFuture;
 pub use error::{StoreError, StoreErrorKind};
 

@@ -142,7 +142,7 @@ pub const METRICS: &[Metric] = &[
     gauge("hourbucket_journal_commit_age_seconds", &[], "seconds", "Time for which the journal has \
         been writing and syncing the present group of messages; 0 between groups. Many seconds: \
         its disk does not answer, and nothing is acknowledged."),
-    gauge("hourbucket_store_up", &[], "0 or 1", "1 if the last command to MongoDB succeeded."),
+    gauge("hourbucket_store_up", &[], "0 or 1", "1 while MongoDB answers pings and no kind of request that readings need (prepare, write, load) fails."),
     gauge("hourbucket_store_mode", &["mode"], "1", "1 for the storage mode in use; absent until \
         MongoDB has been reached."),
     counter("hourbucket_store_statements_total", &["kind"], "statements", "Statements sent to the \

@@ -23,8 +23,8 @@ use hourbucket::store::reading::{
     StoredDeadLetter, StoredSensor,
 };
 use hourbucket::store::{
-    BoxFuture, DeadLetterWritten, LatestWriteResult, LoadRequest, LoadResult, PageWriteResult,
-    PrepareError, PreparedStore, Store, StoreError, StoreErrorKind,
+    Ability, BoxFuture, DeadLetterWritten, LatestWriteResult, LoadRequest, LoadResult,
+    PageWriteResult, PrepareError, PreparedStore, Store, StoreError, StoreErrorKind,
 };
 
 use super::latest::{number, settings};
@@ -43,7 +43,7 @@ fn stage(hold_acks: bool) -> Stage {
         min: Duration::from_millis(50),
         max: Duration::from_millis(200),
     };
-    let flusher = Flusher::new(store.clone(), backoff, Span::HOUR, Arc::new(|_| {}));
+    let flusher = Flusher::new(store.clone(), backoff, Span::HOUR, Arc::new(|_, _| {}));
     let gauges = Arc::new(LatestGauges::default());
     let clock = Arc::new(SystemClock::new());
     let (handle, task) = LatestTask::new(
@@ -183,7 +183,7 @@ async fn an_update_that_keeps_failing_is_dropped_eventually() {
         store,
         backoff,
         Span::HOUR,
-        Arc::new(|_| panic!("must not affect the store's health")),
+        Arc::new(|ability, _| assert_eq!(ability, Ability::UpdateLatest)),
     );
     flusher.open(1);
     let clock = Arc::new(SystemClock::new());

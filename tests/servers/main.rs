@@ -17,6 +17,7 @@ mod dropped_collections;
 mod elections;
 mod enrich;
 mod exactly_once_clocks;
+mod failing_commands;
 mod figures;
 mod guides;
 mod import;

@@ -94,7 +94,7 @@ async fn history(seed: u64) {
         min: Duration::from_millis(10),
         max: Duration::from_secs(1),
     };
-    let flusher = Flusher::new(store.clone(), backoff, Span::HOUR, Arc::new(|_| {}));
+    let flusher = Flusher::new(store.clone(), backoff, Span::HOUR, Arc::new(|_, _| {}));
     flusher.open(3);
     let settings = ShardSettings {
         span: Span::HOUR,

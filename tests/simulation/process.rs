@@ -192,7 +192,7 @@ impl Instance {
             client.clone(),
             world.settings.backoff,
             world.settings.span,
-            Arc::new(|_| {}),
+            Arc::new(|_, _| {}),
         );
         let (dead, dead_letters_task) = DeadLetters::new(flusher.clone(), 16, u64::MAX);
         let mut tasks = vec![tokio::spawn(dead_letters_task)];

@@ -35,6 +35,8 @@ pub struct Kind {
     pub users: bool,
     /// Not a replica set.
     pub standalone: bool,
+    /// With fail points such as `failCommand`.
+    pub fail_points: bool,
 }
 
 /// A running MongoDB, or a killed one that can be [restarted](Mongod::restart).
@@ -224,6 +226,9 @@ impl Mongod {
             .arg(data);
         if !self.kind.standalone {
             command.args(["--replSet", "rs0"]);
+        }
+        if self.kind.fail_points {
+            command.args(["--setParameter", "enableTestCommands=1"]);
         }
         if self.kind.users {
             command.arg("--keyFile").arg(self.key_file());

@@ -7,20 +7,25 @@
 //! ready with reasons means degraded.
 
 mod report;
+mod store;
 #[cfg(test)]
 mod tests;
 
 pub use self::report::{
-    BrokerReport, ConfigReport, JournalState, QuarantinedBucket, ReloadReport, Report, StoreReport,
-    TlsReport,
+    BrokerReport, ConfigReport, FailingReport, JournalState, QuarantinedBucket, ReloadReport,
+    Report, StoreReport, TlsReport,
 };
+pub use self::store::{StoreLogEvent, StoreLogLine};
 
 use std::collections::BTreeMap;
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use self::report::rfc3339;
+use self::store::StoreState;
 use crate::config::AckMode;
 use crate::ingest::TlsStatus;
+use crate::model::Now;
+use crate::store::{Ability, Outcome, StoreError};
 
 /// The shared state of the service.
 #[derive(Debug)]
@@ -67,26 +72,6 @@ struct Mode {
 }
 
 #[derive(Debug, Clone, Default)]
-struct StoreState {
-    /// `None` until the first answer.
-    ok: Option<bool>,
-    error: Option<String>,
-    last_ok_ms: Option<i64>,
-    refused: Refused,
-}
-
-/// What the server refuses although it answers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-enum Refused {
-    #[default]
-    Nothing,
-    /// The login for a ping. A ping that succeeds ends this.
-    Login,
-    /// A request for readings. These are retried until one succeeds.
-    Requests,
-}
-
-#[derive(Debug, Clone, Default)]
 struct BrokerState {
     connected: bool,
     detail: Option<String>,
@@ -99,6 +84,16 @@ pub struct ConfigState {
     pub taken_over_ms: Option<i64>,
     /// The last reload (SIGHUP): time, result, and detail.
     pub reload: Option<(i64, &'static str, String)>,
+}
+
+impl ConfigState {
+    /// Why the last reload changed nothing; `None` if it did, or there was none.
+    fn invalid(&self) -> Option<&str> {
+        match &self.reload {
+            Some((_, "invalid", why)) => Some(why),
+            _ => None,
+        }
+    }
 }
 
 impl Health {
@@ -146,45 +141,26 @@ impl Health {
         });
     }
 
-    /// A request for readings succeeded at `wall_ms` (milliseconds since 1970).
-    pub fn store_ok(&self, wall_ms: i64) {
-        self.write().store = StoreState {
-            ok: Some(true),
-            error: None,
-            last_ok_ms: Some(wall_ms),
-            refused: Refused::Nothing,
-        };
+    /// The result of a ping of the store. A success does not end a failure of other requests.
+    pub fn store_pinged(&self, result: Result<(), &StoreError>, now: Now) {
+        self.write().store.pinged(result, now);
     }
 
-    /// The store answered a ping. That needs no rights, so it does not end a refusal of requests.
-    pub fn store_answered(&self, wall_ms: i64) {
-        if self.read().store.refused != Refused::Requests {
-            self.store_ok(wall_ms);
-        }
+    /// The outcome of a request to the store. The texts of errors must not contain credentials.
+    /// Returns a line for the log, if one is due.
+    pub fn store_requested(
+        &self,
+        ability: Ability,
+        outcome: Outcome<'_>,
+        now: Now,
+    ) -> Option<StoreLogLine> {
+        self.write().store.requested(ability, outcome, now)
     }
 
-    /// The store did not answer, or returned an error. `error` must not contain credentials.
-    pub fn store_failed(&self, error: impl Into<String>) {
-        self.set_store_error(error.into(), Refused::Nothing);
-    }
-
-    /// The store refuses requests for readings, mostly for missing rights.
-    pub fn store_refused(&self, error: impl Into<String>) {
-        self.set_store_error(error.into(), Refused::Requests);
-    }
-
-    /// The store refuses the login for a ping.
-    pub fn login_refused(&self, error: impl Into<String>) {
-        let refused = match self.read().store.refused {
-            Refused::Nothing => Refused::Login,
-            before => before,
-        };
-        self.set_store_error(error.into(), refused);
-    }
-
-    fn set_store_error(&self, error: String, refused: Refused) {
-        let store = &mut self.write().store;
-        (store.ok, store.error, store.refused) = (Some(false), Some(error), refused);
+    /// How long the oldest reading has waited that is not stored (ms); `None` if all are stored.
+    /// Returns lines for the log.
+    pub fn oldest_waiting(&self, ms: Option<u64>, now: Now) -> Vec<StoreLogLine> {
+        self.write().store.waiting(ms, now)
     }
 
     /// The URL of HTTP ingest, such as `http://0.0.0.0:8080`.
@@ -278,12 +254,6 @@ impl Health {
             ),
             None => (None, None, None),
         };
-        let last_ok = state.store.last_ok_ms.and_then(rfc3339);
-        let store = StoreReport {
-            ok: state.store.ok == Some(true),
-            error: state.store.error.clone(),
-            last_ok,
-        };
         let broker = |(broker, b): (&String, &BrokerState)| BrokerReport {
             broker: broker.clone(),
             connected: b.connected,
@@ -307,7 +277,10 @@ impl Health {
         let tls = state.tls.values().map(tls).collect();
         let ready = blocking.is_empty();
         let reasons: Vec<String> = blocking.into_iter().chain(degraded).collect();
-        let summary = (!reasons.is_empty()).then(|| state.summary(self.ack));
+        // Each reason has a sentence of its own; one that has none speaks for itself.
+        let summary = reasons
+            .first()
+            .map(|first| state.summary(self.ack).unwrap_or_else(|| first.clone()));
         let http = state.http.clone();
         let journal = state.journal.clone();
         let quarantine = state.quarantine.buckets.clone();
@@ -318,7 +291,7 @@ impl Health {
             mode,
             mode_reason,
             server_version,
-            store,
+            store: state.store.report(),
             mqtt,
             http,
             journal,
@@ -382,7 +355,7 @@ impl State {
             ));
         }
         if ack == AckMode::Stored {
-            reasons.extend(self.store_away());
+            reasons.extend(self.store.essential_reasons());
         }
         reasons
     }
@@ -391,11 +364,14 @@ impl State {
     fn degraded(&self, ack: AckMode) -> Vec<String> {
         let mut reasons = Vec::new();
         if ack == AckMode::Journal {
+            let essential = self.store.essential_reasons();
             reasons.extend(
-                self.store_away()
-                    .map(|r| format!("{r}; the journal keeps the readings")),
+                essential
+                    .into_iter()
+                    .map(|reason| format!("{reason}; the journal keeps the readings")),
             );
         }
+        reasons.extend(self.store.other_reasons());
         reasons.extend(
             self.collections
                 .as_ref()
@@ -420,7 +396,7 @@ impl State {
         {
             reasons.push(format!("tls {port}: {problem}"));
         }
-        if let Some((_, "invalid", why)) = &self.config.reload {
+        if let Some(why) = self.config.invalid() {
             reasons.push(format!(
                 "config: reload failed, the previous settings stay in effect: {why}"
             ));
@@ -428,8 +404,8 @@ impl State {
         reasons
     }
 
-    /// The worst problem in one sentence, for people.
-    fn summary(&self, ack: AckMode) -> String {
+    /// The worst problem in one sentence, for people; `None` if none is known that has one.
+    fn summary(&self, ack: AckMode) -> Option<String> {
         let journal = self.journal.clone().unwrap_or_default();
         let room = match journal.lasts_seconds {
             Some(seconds) => format!("room for {}", about(seconds)),
@@ -440,13 +416,7 @@ impl State {
             .values()
             .filter(|broker| !broker.connected)
             .count();
-        let store_away = self.store.ok == Some(false);
-        let store = if self.store.refused != Refused::Nothing {
-            "MongoDB refuses the service's user (login or missing rights)"
-        } else {
-            "MongoDB is away"
-        };
-        if self.broken.is_some() {
+        let summary = if self.broken.is_some() {
             "A part of the service has failed; it accepts no readings until it is restarted."
                 .to_owned()
         } else if self.stopping {
@@ -466,17 +436,24 @@ impl State {
             "The journal's disk does not answer: readings are not acknowledged, and their senders \
              send them again."
                 .to_owned()
-        } else if store_away && ack == AckMode::Stored {
-            format!("{store}: readings are refused, and their senders send them again.")
-        } else if store_away {
-            format!("{store}; readings are kept in the journal, {room}.")
+        } else if let Some(trouble) = self.store.trouble() {
+            let trouble = trouble.sentence();
+            match ack {
+                AckMode::Journal => {
+                    format!("{trouble}; readings are kept in the journal, {room}.")
+                }
+                AckMode::Stored => {
+                    format!("{trouble}: readings are refused, and their senders send them again.")
+                }
+            }
         } else if self.collections.is_some() {
             "A collection in MongoDB was dropped or replaced while the service runs.".to_owned()
         } else if self.stalled.is_some() && self.quarantine.count == 0 {
-            format!(
-                "MongoDB answers, but readings are not being stored; they are kept in the journal, \
-                 {room}."
-            )
+            let kept = match ack {
+                AckMode::Journal => format!("they are kept in the journal, {room}"),
+                AckMode::Stored => "they are not acknowledged until they are".to_owned(),
+            };
+            format!("MongoDB answers, but readings are not being stored; {kept}.")
         } else if away > 0 {
             let of = self.mqtt.len();
             format!(
@@ -488,18 +465,21 @@ impl State {
                 "MongoDB keeps failing {} buckets; all others are stored.",
                 self.quarantine.count
             )
+        } else if let Some(others) = self.store.others_that_fail() {
+            format!("MongoDB stores readings, but these requests fail: {others}.")
         } else if self.store_rejects.is_some() {
             "MongoDB rejects readings because of their content; they are kept as dead letters."
                 .to_owned()
         } else if self.tls.values().any(|tls| tls.problem.is_some()) {
             "The TLS files of a port need attention: a certificate or a revocation list.".to_owned()
-        } else if self.store.ok.is_none() {
-            "MongoDB has not been reached yet; readings are kept in the journal.".to_owned()
         } else if self.rollup.is_some() {
             "Readings are stored, but the daily summaries are behind.".to_owned()
-        } else {
+        } else if self.config.invalid().is_some() {
             "The new settings are invalid; the previous ones stay in effect.".to_owned()
-        }
+        } else {
+            return None;
+        };
+        Some(summary)
     }
 
     fn quarantined(&self) -> Option<String> {
@@ -513,13 +493,5 @@ impl State {
             "quarantine: the store keeps failing the bucket of sensor {} at {start}{others}: {}",
             first.sensor_id, first.reason
         ))
-    }
-
-    fn store_away(&self) -> Option<String> {
-        match (self.store.ok, &self.store.error) {
-            (Some(true), _) => None,
-            (Some(false), Some(error)) => Some(format!("store: {error}")),
-            _ => Some("store: not reached yet".to_owned()),
-        }
     }
 }

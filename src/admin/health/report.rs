@@ -73,12 +73,31 @@ pub struct ReloadReport {
 /// The store in [`Report`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct StoreReport {
-    /// Whether the last command succeeded; `false` before the first answer.
+    /// Whether readings can be stored: the store answers pings, and no kind of request that this
+    /// needs is failing. `false` before the first answer.
     pub ok: bool,
-    /// The last error; absent after a success.
+    /// The last error that prevents it; absent if it is `ok`.
     pub error: Option<String>,
-    /// Time of the last success (RFC 3339).
+    /// Time of the last ping or request that succeeded (RFC 3339).
     pub last_ok: Option<String>,
+    /// The kinds of requests that fail. One may fail while others succeed.
+    pub failing: Vec<FailingReport>,
+    /// How long the oldest reading has waited that is accepted and not stored; absent if all are
+    /// stored.
+    pub oldest_waiting_seconds: Option<u64>,
+}
+
+/// A kind of request that fails, in [`StoreReport`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct FailingReport {
+    /// The requests: `prepare`, `write`, `load`, `catalog`, `dead_letters`, `latest`, `day_marks`.
+    pub requests: &'static str,
+    /// The last error.
+    pub error: String,
+    /// Time of the first failure since such a request last succeeded (RFC 3339).
+    pub since: Option<String>,
+    /// Number of failures since then.
+    pub failures: u64,
 }
 
 /// One broker in [`Report`].

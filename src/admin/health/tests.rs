@@ -1,18 +1,37 @@
 //! Tests of the report: what prevents readiness, what does not, and the words for it.
 
 use super::*;
+use crate::store::StoreErrorKind;
+
+/// 2024-03-01T10:00:00Z and `ms`.
+fn at(ms: u64) -> Now {
+    Now {
+        wall_ms: 1_709_287_200_000 + ms as i64,
+        mono_ms: 1_000_000 + ms,
+    }
+}
+
+fn error(kind: StoreErrorKind, detail: &str) -> StoreError {
+    let detail = detail.to_owned();
+    StoreError::Unknown { kind, detail }
+}
 
 fn running(ack: AckMode) -> Health {
     let health = Health::new(ack);
     health.started();
-    health.store_ok(1_709_287_200_000);
+    health.store_pinged(Ok(()), at(0));
     health
+}
+
+fn fails(health: &Health, ability: Ability, kind: StoreErrorKind) {
+    let error = error(kind, "no");
+    health.store_requested(ability, Outcome::Failure(&error), at(1));
 }
 
 #[test]
 fn ready_only_between_start_and_stop() {
     let health = Health::new(AckMode::Journal);
-    health.store_ok(0);
+    health.store_pinged(Ok(()), at(0));
     assert_eq!(
         (health.is_ready(), health.report().reasons),
         (false, vec!["starting".to_owned()])
@@ -42,11 +61,11 @@ fn broken_stays_broken_with_its_first_reason() {
 fn a_store_that_is_away_blocks_only_where_senders_wait_for_it() {
     for (ack, ready) in [(AckMode::Journal, true), (AckMode::Stored, false)] {
         let health = running(ack);
-        health.store_failed("no primary");
+        health.store_pinged(Err(&error(StoreErrorKind::NoPrimary, "no server")), at(9));
         let report = health.report();
         assert_eq!(report.ready, ready);
         assert!(
-            report.reasons[0].starts_with("store: no primary"),
+            report.reasons[0].starts_with("store: no_primary: no server"),
             "{:?}",
             report.reasons
         );
@@ -55,7 +74,7 @@ fn a_store_that_is_away_blocks_only_where_senders_wait_for_it() {
             Some("2024-03-01T10:00:00.000Z")
         );
         assert!(!report.store.ok);
-        health.store_ok(0);
+        health.store_pinged(Ok(()), at(10));
         assert_eq!(
             (health.is_ready(), health.report().store.error),
             (true, None)
@@ -64,37 +83,78 @@ fn a_store_that_is_away_blocks_only_where_senders_wait_for_it() {
 }
 
 #[test]
-fn a_ping_does_not_end_a_refusal_and_the_summary_names_it() {
-    for (ack, summary) in [
-        (
-            AckMode::Journal,
-            "MongoDB refuses the service's user (login or missing rights); readings are kept in \
-             the journal, with room for more.",
-        ),
-        (
-            AckMode::Stored,
-            "MongoDB refuses the service's user (login or missing rights): readings are refused, \
-             and their senders send them again.",
-        ),
-    ] {
+fn the_summary_says_what_is_known_of_the_store_and_no_journal_where_there_is_none() {
+    let kept = "; readings are kept in the journal, with room for more.";
+    let refused = ": readings are refused, and their senders send them again.";
+    for (ack, end) in [(AckMode::Journal, kept), (AckMode::Stored, refused)] {
+        let expect = |health: &Health, sentence: &str| {
+            let summary = health.report().summary;
+            assert_eq!(summary, Some(format!("{sentence}{end}")));
+        };
+        let health = Health::new(ack);
+        health.started();
+        expect(&health, "MongoDB has not been reached yet");
+        let write = |kind| {
+            let health = running(ack);
+            fails(&health, Ability::WritePages, kind);
+            health
+        };
+        let refuses = "MongoDB refuses the service's user (login or missing rights)";
+        expect(&write(StoreErrorKind::Network), "MongoDB is away");
+        expect(&write(StoreErrorKind::Unauthorized), refuses);
+        let answers = "MongoDB answers, but stores no readings";
+        expect(&write(StoreErrorKind::Command), answers);
+        expect(&write(StoreErrorKind::Timeout), answers);
         let health = running(ack);
-        health.store_refused("not authorized");
-        health.store_answered(1);
-        assert_eq!(health.report().summary.as_deref(), Some(summary));
-        assert_eq!(
-            health.report().store.error.as_deref(),
-            Some("not authorized")
+        health.store_pinged(Err(&error(StoreErrorKind::Unauthorized, "no user")), at(9));
+        expect(&health, refuses);
+        let health = running(ack);
+        fails(&health, Ability::LoadBuckets, StoreErrorKind::Command);
+        expect(
+            &health,
+            "MongoDB answers, but stored buckets cannot be loaded",
         );
-        health.store_ok(2);
-        assert_eq!(health.report().summary, None);
-        health.store_failed("no primary");
-        health.store_answered(3);
-        assert_eq!(health.report().summary, None);
-        health.login_refused("no such user");
-        assert_eq!(health.report().summary.as_deref(), Some(summary));
-        health.store_answered(4);
-        assert_eq!(health.report().summary, None);
+        fails(&health, Ability::Prepare, StoreErrorKind::Command);
+        expect(
+            &health,
+            "MongoDB answers, but the database cannot be prepared",
+        );
+        let health = running(ack);
+        health.stalled(Some("stalled".to_owned()));
+        let summary = health.report().summary.unwrap();
+        assert_eq!(summary.contains("journal"), ack == AckMode::Journal);
     }
+}
+
+#[test]
+fn other_writes_that_fail_are_named_and_do_not_block() {
+    for ack in [AckMode::Journal, AckMode::Stored] {
+        let health = running(ack);
+        fails(&health, Ability::WriteDeadLetters, StoreErrorKind::Command);
+        let report = health.report();
+        assert!(report.ready && report.store.ok && report.store.error.is_none());
+        assert_eq!(
+            report.reasons,
+            ["store: writes of dead letters fail: command: no"]
+        );
+        assert_eq!(
+            report.summary.as_deref(),
+            Some("MongoDB stores readings, but these requests fail: writes of dead letters.")
+        );
+        assert_eq!(report.store.failing[0].requests, "dead_letters");
+    }
+}
+
+#[test]
+fn settings_that_are_invalid_are_summarised_as_that_and_nothing_else_is() {
+    let health = running(AckMode::Journal);
+    health.config(ConfigState {
+        reload: Some((0, "invalid", "line 3".to_owned())),
+        ..ConfigState::default()
+    });
+    let report = health.report();
+    assert!(report.reasons[0].contains("line 3"));
+    assert!(report.summary.unwrap().contains("new settings are invalid"));
 }
 
 #[test]
@@ -171,7 +231,7 @@ fn rejects_of_the_store_are_a_reason_and_do_not_block() {
 #[test]
 fn the_room_of_the_journal_is_said_as_people_do() {
     let health = running(AckMode::Journal);
-    health.store_failed("no primary");
+    fails(&health, Ability::WritePages, StoreErrorKind::NoPrimary);
     for (seconds, room) in [
         (60, "room for about a minute."),
         (3 * 86_400, "room for about 3 days."),

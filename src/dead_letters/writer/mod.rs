@@ -44,7 +44,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::Instant;
 
 use crate::ack::{Ack, Acks};
-use crate::flush::Flusher;
+use crate::flush::{Flusher, Lane};
 use crate::model::DeadLetter;
 use crate::store::{DeadLetterWritten, StoreError, StoreErrorKind};
 use crate::telemetry::metrics;
@@ -283,7 +283,7 @@ impl DeadLetterWriter {
             n += 1;
         }
         let batch: Vec<QueuedDeadLetter> = self.queue.drain(..n).collect();
-        match self.send(&batch).await {
+        match self.send(&batch, Lane::Write).await {
             Ok(answers) => {
                 self.failures = 0;
                 self.failing_since = None;
@@ -296,19 +296,19 @@ impl DeadLetterWriter {
                 let is_single = batch.len() == 1;
                 self.failed(batch, &error);
                 self.make_room(&error, is_single);
-                self.flusher.pause(&error, &mut self.failures).await;
+                self.flusher.pause(&mut self.failures).await;
             }
         }
     }
 
-    /// Sends one command, under a permit.
+    /// Sends one command.
     async fn send(
         &mut self,
         batch: &[QueuedDeadLetter],
+        lane: Lane,
     ) -> Result<Vec<DeadLetterWritten>, StoreError> {
         let dead_letters: Vec<DeadLetter> = batch.iter().map(|l| l.dead_letter.clone()).collect();
-        let permit = self.flusher.permit().await;
-        let answers = self.flusher.write_dead_letters(permit, &dead_letters).await;
+        let answers = self.flusher.write_dead_letters(lane, &dead_letters).await;
         if let Ok(answers) = &answers {
             let stored = dead_letters
                 .iter()
@@ -458,7 +458,7 @@ impl DeadLetterWriter {
         };
         let one = [dead_letter];
         let answer = self
-            .send(&one)
+            .send(&one, Lane::Retry)
             .await
             .ok()
             .and_then(|mut answers| answers.pop());

@@ -36,7 +36,7 @@ impl Rig {
             store.clone(),
             backoff,
             crate::model::Span::HOUR,
-            Arc::new(|_| {}),
+            Arc::new(|_, _| {}),
         );
         let (dead, task) = DeadLetters::new(flusher.clone(), 64, stored_bytes_max as u64);
         Rig {
@@ -365,7 +365,7 @@ async fn nothing_is_given_up_if_page_writes_fail_too() {
     rig.store
         .set_script(Box::new(|| (Fault::LostBefore, Duration::ZERO)));
     let permit = rig.flusher.permit().await;
-    assert!(rig.flusher.write(permit, &[]).await.is_err());
+    assert!(rig.flusher.write(permit, &mut []).await.is_err());
     rig.store
         .set_script(Box::new(|| (Fault::None, Duration::ZERO)));
     let (found_room, _) = sent_to_a_collection_that(Verdict::Fails, &rig).await;
