@@ -22,6 +22,7 @@ mod journal_report;
 mod last_used;
 mod on_store;
 mod ports;
+mod prepare;
 mod progress;
 mod recent_rejects;
 mod reload;

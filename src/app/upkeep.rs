@@ -1,4 +1,4 @@
-//! Background tasks: prepare the store, ping it, and update gauges and health.
+//! Background tasks: ping the store, and update gauges and health.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,12 +14,11 @@ use crate::accumulate::task::{ANSWERS_WITHIN, ShardGauges};
 use crate::admin::health::{Quarantine, QuarantinedBucket};
 use crate::admission::AdmissionError;
 use crate::config::AckMode;
-use crate::enrich::Enrichment;
 use crate::journal;
 use crate::latest::LatestGauges;
 use crate::model::Now;
 use crate::route::oldest::Oldest;
-use crate::store::{Ability, Outcome, Store, StoreError, StoreErrorKind};
+use crate::store::Store;
 use crate::telemetry::audit;
 use crate::telemetry::metrics::{self, AdmissionClosed};
 
@@ -36,67 +35,6 @@ const TIDY_EVERY: u32 = 5;
 const STALL_LOG_MS: u64 = 60_000;
 
 impl ServiceContext {
-    /// Prepares the collections, for as long as it takes, reads the registry, releases the permits,
-    /// and keeps the registry up to date from then on.
-    pub(super) async fn prepare(
-        self: Arc<Self>,
-        store: Arc<dyn Store>,
-        enrichment: Option<Enrichment>,
-    ) {
-        if !self.prepared(&*store).await {
-            return;
-        }
-        let Some(mut enrichment) = enrichment else {
-            return self.flusher.open(self.config.flush.commands_max);
-        };
-        enrichment.refresh().await;
-        self.flusher.open(self.config.flush.commands_max);
-        enrichment.run().await;
-    }
-
-    /// Retries until the collections are prepared. Returns `false`, and ends the service, if they
-    /// cannot be.
-    async fn prepared(&self, store: &dyn Store) -> bool {
-        let mut failures = 0;
-        loop {
-            match store.prepare().await {
-                Ok(prepared) => {
-                    for change in &prepared.changes {
-                        tracing::info!(%change, "store schema changed");
-                    }
-                    for warning in &prepared.warnings {
-                        tracing::warn!(%warning, "store warning");
-                    }
-                    tracing::info!(
-                        mode = store.mode(),
-                        server = prepared.server_version,
-                        reason = prepared.mode_reason,
-                        "store ready"
-                    );
-                    self.health
-                        .mode(store.mode(), prepared.mode_reason, prepared.server_version);
-                    self.flusher.report(Ability::Prepare, Outcome::Success);
-                    metrics::store_mode(store.mode());
-                    return true;
-                }
-                Err(error) if error.transient => {
-                    let error = StoreError::NotApplied {
-                        kind: StoreErrorKind::NoPrimary,
-                        detail: error.detail,
-                    };
-                    self.flusher
-                        .report(Ability::Prepare, Outcome::Failure(&error));
-                    self.flusher.pause(&mut failures).await;
-                }
-                Err(error) => {
-                    self.failure_signal
-                        .fail(format!("store preparation failed: {error}"));
-                    return false;
-                }
-            }
-        }
-    }
-
     /// Updates gauges and health. Pings run concurrently, because one takes up to
     /// `store.connect_timeout` if the store is unavailable.
     pub(super) async fn upkeep(

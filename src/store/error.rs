@@ -1,4 +1,4 @@
-//! Why a call to a store failed.
+//! Why a call to a store failed, and why it could not be prepared.
 
 use std::fmt;
 
@@ -47,6 +47,29 @@ pub enum StoreErrorKind {
     NotPrepared,
     /// Not started, because other requests used up the time limit.
     Deferred,
+}
+
+/// Why the store could not be prepared.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("{detail}")]
+pub struct PrepareError {
+    /// The error text, with what to do.
+    pub detail: String,
+    /// What ends it.
+    pub end: PrepareErrorEnd,
+}
+
+/// What ends an error of the preparation. Only what an operator must change is final; an error that
+/// is not known may pass.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PrepareErrorEnd {
+    /// It may pass by itself: retry until it does.
+    MayPass(StoreErrorKind),
+    /// Rights that the user lacks. They may have been granted just now, or soon: retry for some
+    /// minutes.
+    Rights,
+    /// A change of the settings or of the database, by an operator.
+    Operator,
 }
 
 impl StoreErrorKind {

@@ -40,7 +40,7 @@ pub(crate) mod summary_pages;
 
 pub use ability::{Ability, Outcome};
 pub use box_future::BoxFuture;
-pub use error::{StoreError, StoreErrorKind};
+pub use error::{PrepareError, PrepareErrorEnd, StoreError, StoreErrorKind};
 
 use std::time::Duration;
 
@@ -196,20 +196,10 @@ pub struct PreparedStore {
     pub warnings: Vec<String>,
 }
 
-/// Why the store could not be prepared.
-#[derive(Debug, Clone, thiserror::Error)]
-#[error("{detail}")]
-pub struct PrepareError {
-    /// The error text, with what to do.
-    pub detail: String,
-    /// Whether a retry may succeed.
-    pub transient: bool,
-}
-
 /// A database of bucket pages.
 pub trait Store: Send + Sync + 'static {
     /// Creates missing collections, indexes, validator and view, and updates existing ones. Must
-    /// succeed before any other call; retry as long as the error is transient.
+    /// succeed before any other call; retry unless the error is final ([`PrepareErrorEnd`]).
     fn prepare(&self) -> BoxFuture<'_, Result<PreparedStore, PrepareError>>;
 
     /// Raises the database's high-water mark to at least `through` and returns its previous value.

@@ -1,4 +1,5 @@
-//! Writes that MongoDB answers with an error while reads and pings succeed. Real MongoDB with a fail point, the binary.
+//! Commands that MongoDB answers with an error while others succeed: those that prepare the database
+//! at the start, and the writes of readings. Real MongoDB with a fail point, the binary.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -69,13 +70,16 @@ fn wait_failing(service: &Service, requests: &str, code: &str) {
 }
 
 #[test]
-fn writes_that_fail_are_named_until_they_end() {
+fn errors_at_the_start_and_of_writes_are_named_until_they_end() {
     let mongod = Mongod::start_kind(Kind {
         fail_points: true,
         ..Kind::default()
     });
     for mode in ["bucket", "timeseries"] {
         let db = unique_database(mode);
+        // SnapshotTooOld, AtlasError, and a code that no server has.
+        let codes = [239, 8000, 4242];
+        fails(&mongod, codes[0], &["findAndModify"]);
         let service = Service::start(
             "limits.past = \"20000d\"\nflush.max_age = \"200ms\"\n",
             &[
@@ -85,6 +89,16 @@ fn writes_that_fail_are_named_until_they_end() {
             ],
         );
         service.write_lines(&format!("m,sensor_id=A v=1 {START_MS}"));
+        for code in codes {
+            fails(&mongod, code, &["findAndModify"]);
+            wait_failing(&service, "prepare", &format!("({code})"));
+            assert_eq!(
+                readyz(&service)["ready"],
+                true,
+                "the journal accepts readings"
+            );
+        }
+        answers_again(&mongod);
         service.wait_settled(1, PATIENCE);
 
         // A reading does not wait for the catalogue, and the next one brings the entry again.
@@ -133,8 +147,8 @@ fn writes_that_fail_are_named_until_they_end() {
         let log = service.log();
         let lines = |text: &str| log.lines().filter(|line| line.contains(text)).count();
         assert_eq!(lines("requests=\"write\""), 1, "{log}");
-        // Of the catalogue two. With time series, a load may write too.
-        assert!(lines("store requests") <= 4, "{log}");
+        // Of the preparation and the catalogue two each. With time series, a load may write too.
+        assert!(lines("store requests") <= 6, "{log}");
         answers_again(&mongod);
         let metrics = service.wait_settled(203, PATIENCE);
         assert_eq!(metrics.get("readings_stored_total"), 203.0);

@@ -15,7 +15,7 @@ use hourbucket::model::{LatestUpdate, Reading, Rows, Span, Value};
 use hourbucket::store::memory::MemoryStore;
 use hourbucket::store::memory::latest::LatestDocument;
 use hourbucket::store::mongo::{LATEST, MongoStore, OptionalIndexes};
-use hourbucket::store::{LatestWriteResult, Store};
+use hourbucket::store::{LatestWriteResult, PrepareErrorEnd, Store};
 use mongodb::bson::{Bson, Document, doc};
 use proptest::strategy::{Strategy, ValueTree};
 
@@ -224,7 +224,7 @@ async fn a_view_of_that_name_is_refused_at_the_start() {
         .unwrap();
     let error = store.prepare().await.unwrap_err();
     assert!(
-        !error.transient && error.detail.contains("latest.enabled = false"),
+        error.end == PrepareErrorEnd::Operator && error.detail.contains("latest.enabled = false"),
         "{error}"
     );
 }

@@ -61,9 +61,13 @@ pub enum Fault {
 /// Decides for each command its fault and how long it takes.
 pub type Script = Box<dyn FnMut() -> (Fault, Duration) + Send>;
 
+/// The errors of attempts to prepare the store; `None`: it is prepared.
+pub type PrepareScript = Box<dyn FnMut() -> Option<PrepareError> + Send>;
+
 /// The memory store behind the trait.
 pub struct MemoryStore {
     pages: Mutex<Pages>,
+    prepare: Mutex<PrepareScript>,
     script: Mutex<Script>,
     judge: Mutex<Judge>,
     storage_mode: StorageMode,
@@ -93,6 +97,7 @@ impl MemoryStore {
         let judge: Judge = Box::new(|_| Verdict::Takes);
         MemoryStore {
             pages: Mutex::default(),
+            prepare: Mutex::new(Box::new(|| None)),
             script: Mutex::new(script),
             judge: Mutex::new(judge),
             storage_mode: StorageMode::Bucket,
@@ -116,6 +121,11 @@ impl MemoryStore {
     /// Replaces the script.
     pub fn set_script(&self, script: Script) {
         *lock(&self.script) = script;
+    }
+
+    /// Replaces the script of the preparation.
+    pub fn set_prepare_script(&self, script: PrepareScript) {
+        *lock(&self.prepare) = script;
     }
 
     /// The stored state, locked.
@@ -169,10 +179,13 @@ async fn pause(delay: Duration) {
 impl Store for MemoryStore {
     fn prepare(&self) -> BoxFuture<'_, Result<PreparedStore, PrepareError>> {
         Box::pin(async {
-            Ok(PreparedStore {
-                mode_reason: "in memory".into(),
-                ..PreparedStore::default()
-            })
+            match (lock(&self.prepare))() {
+                Some(error) => Err(error),
+                None => Ok(PreparedStore {
+                    mode_reason: "in memory".into(),
+                    ..PreparedStore::default()
+                }),
+            }
         })
     }
 

@@ -60,7 +60,7 @@ pub(in crate::store::mongo) async fn prepare(setup: &Setup<'_>) -> Result<bool, 
             let found = first(setup, META, doc! { "_id": "catalog" }).await?;
             Ok(found.is_some_and(|d| d.get_bool("complete").unwrap_or(false)))
         }
-        Some(e) => Err(SchemaError::permanent(STEP, text_of(e, "refused"))),
+        Some(e) => Err(SchemaError::unexpected(STEP, text_of(e, "refused"))),
     }
 }
 

@@ -67,7 +67,8 @@ use super::retention::RemovedReadings;
 use super::summaries::{EdgeQuery, Edges, SummaryQuery, SummaryResults};
 use super::{
     BoxFuture, DeadLetterWritten, Evicted, LatestWriteResult, LoadRequest, LoadResult,
-    PageWriteResult, PrepareError, PreparedStore, Store, StoreError, StoreErrorKind,
+    PageWriteResult, PrepareError, PrepareErrorEnd, PreparedStore, Store, StoreError,
+    StoreErrorKind,
 };
 use crate::config;
 use crate::model::{
@@ -285,23 +286,21 @@ impl MongoStore {
 impl Store for MongoStore {
     fn prepare(&self) -> BoxFuture<'_, Result<PreparedStore, PrepareError>> {
         Box::pin(async move {
-            let prepared = self.prepare_all().await;
-            let prepared = prepared.map_err(|e| PrepareError {
-                detail: e.to_string(),
-                transient: e.transient,
-            })?;
+            let prepared = self.prepare_all().await?;
             if self.measured() {
                 let waiting = "waiting for statements of an earlier process";
-                let failed = |why| PrepareError {
+                let failed = |why, kind| PrepareError {
                     detail: format!("{waiting}: {why}"),
-                    transient: true,
+                    end: PrepareErrorEnd::MayPass(kind),
                 };
                 let earlier = write::fence::wait_for_earlier(&self.db, &self.options);
                 let over = tokio::time::timeout(self.timeout, earlier).await;
                 let still = |_| {
-                    failed("the server still runs some (see db.currentOp()); retrying".to_owned())
+                    let why = "the server still runs some (see db.currentOp())".to_owned();
+                    failed(why, StoreErrorKind::Timeout)
                 };
-                over.map_err(still)?.map_err(|e| failed(describe(&e)))?;
+                over.map_err(still)?
+                    .map_err(|e| failed(describe(&e), command_error(&e).kind()))?;
             }
             Ok(prepared)
         })

@@ -7,9 +7,10 @@
 use mongodb::Database;
 use mongodb::bson::{Document, doc};
 
-use crate::store::mongo::error::{command_code, describe, text_of};
+use crate::store::mongo::error::{command_code, command_error, describe, text_of};
 use crate::store::mongo::names::META;
 use crate::store::mongo::pack::CommandOptions;
+use crate::store::{PrepareError, PrepareErrorEnd, StoreErrorKind};
 
 pub(super) const UNAUTHORIZED: i32 = 13;
 pub(super) const NAMESPACE_NOT_FOUND: i32 = 26;
@@ -19,16 +20,10 @@ pub(super) const INDEX_OPTIONS_CONFLICT: i32 = 85;
 pub(super) const INDEX_KEY_SPECS_CONFLICT: i32 = 86;
 pub(super) const DUPLICATE_KEY: i32 = 11000;
 
-/// Error codes that are transient: the server is changing its primary, starting, stopping or busy,
-/// or a mongos cannot reach a shard. HostUnreachable, HostNotFound, LockTimeout, LockBusy,
-/// MaxTimeMSExpired, NetworkTimeout, ShutdownInProgress, WriteConflict,
-/// ConflictingOperationInProgress, FailedToSatisfyReadPreference,
-/// ReadConcernMajorityNotAvailableYet, PrimarySteppedDown, ExceededTimeLimit, SocketException,
-/// NotPrimary and related codes, and the interruptions.
-const TRANSIENT: [i32; 21] = [
-    6, 7, 24, 46, 50, 89, 91, 112, 117, 133, 134, 189, 262, 9001, 10058, 10107, 11600, 11602,
-    13388, 13435, 13436,
-];
+/// Error codes with which servers and emulations report an unknown option: BadValue, FailedToParse,
+/// CommandNotFound, InvalidOptions, CommandNotSupported, NotImplemented, an unsupported feature
+/// (303), and unknown field (40415; MongoDB 4.4).
+pub(super) const UNKNOWN_OPTION: [i32; 8] = [2, 9, 59, 72, 115, 238, 303, 40415];
 
 /// An error while the collections are inspected, prepared or sharded, with a text for the operator.
 #[derive(Debug, thiserror::Error)]
@@ -38,8 +33,8 @@ pub struct SchemaError {
     pub(super) step: String,
     /// The reason, and what to do.
     pub(super) detail: String,
-    /// Whether a retry may succeed (no server, no primary).
-    pub(super) transient: bool,
+    /// What ends it.
+    pub(super) end: PrepareErrorEnd,
     /// The driver's error, if a command failed.
     pub(super) source: Option<Box<mongodb::error::Error>>,
 }
@@ -47,11 +42,39 @@ pub struct SchemaError {
 impl SchemaError {
     /// An error that needs an operator's action; a retry cannot succeed.
     pub(super) fn permanent(step: impl Into<String>, detail: impl Into<String>) -> SchemaError {
+        SchemaError::new(step, detail, PrepareErrorEnd::Operator)
+    }
+
+    /// A reply that no setting explains; the next one may be different.
+    pub(super) fn unexpected(step: impl Into<String>, detail: impl Into<String>) -> SchemaError {
+        let end = PrepareErrorEnd::MayPass(StoreErrorKind::Command);
+        SchemaError::new(step, detail, end)
+    }
+
+    pub(super) fn new(
+        step: impl Into<String>,
+        detail: impl Into<String>,
+        end: PrepareErrorEnd,
+    ) -> SchemaError {
         SchemaError {
             step: step.into(),
             detail: detail.into(),
-            transient: false,
+            end,
             source: None,
+        }
+    }
+
+    /// Whether the server did not answer, or could not: this says nothing about the database.
+    pub(super) fn is_of_the_connection(&self) -> bool {
+        matches!(self.end, PrepareErrorEnd::MayPass(kind) if kind != StoreErrorKind::Command)
+    }
+}
+
+impl From<SchemaError> for PrepareError {
+    fn from(error: SchemaError) -> PrepareError {
+        PrepareError {
+            detail: error.to_string(),
+            end: error.end,
         }
     }
 }
@@ -63,8 +86,8 @@ pub(super) struct Failure {
     pub(super) code: Option<i32>,
     /// The server's error text.
     pub(super) detail: String,
-    /// Whether a retry may succeed.
-    pub(super) transient: bool,
+    /// What failed.
+    pub(super) kind: StoreErrorKind,
     /// The driver's error; `None` if the server reported the failure in a reply.
     pub(super) source: Option<Box<mongodb::error::Error>>,
 }
@@ -72,7 +95,7 @@ pub(super) struct Failure {
 /// The driver's errors cannot be compared.
 impl PartialEq for Failure {
     fn eq(&self, other: &Failure) -> bool {
-        (self.code, &self.detail, self.transient) == (other.code, &other.detail, other.transient)
+        (self.code, &self.detail, self.kind) == (other.code, &other.detail, other.kind)
     }
 }
 
@@ -80,13 +103,19 @@ impl Eq for Failure {}
 
 impl Failure {
     fn of(error: &mongodb::error::Error) -> Failure {
-        let code = command_code(error);
         Failure {
-            code,
+            code: command_code(error),
             detail: describe(error),
-            transient: !matches!(error.kind.as_ref(), mongodb::error::ErrorKind::Command(_))
-                || code.is_some_and(|c| TRANSIENT.contains(&c)),
+            kind: command_error(error).kind(),
             source: Some(Box::new(error.clone())),
+        }
+    }
+
+    /// What ends it. Whatever a server answers may pass, except that rights are missing.
+    fn end(&self) -> PrepareErrorEnd {
+        match self.code {
+            Some(UNAUTHORIZED) => PrepareErrorEnd::Rights,
+            _ => PrepareErrorEnd::MayPass(self.kind),
         }
     }
 
@@ -102,10 +131,8 @@ impl Failure {
         };
         let detail = format!("{}{advice}", self.detail);
         SchemaError {
-            step: step.into(),
-            detail,
-            transient: self.transient,
-            source: self.source,
+            source: self.source.clone(),
+            ..SchemaError::new(step, detail, self.end())
         }
     }
 }
@@ -157,7 +184,7 @@ impl<'a> Setup<'a> {
             Ok(concern) => Err(Failure {
                 code: concern.get_i32("code").ok(),
                 detail: text_of(concern, "write concern not satisfied"),
-                transient: true,
+                kind: StoreErrorKind::WriteConcern,
                 source: None,
             }),
             Err(_) => Ok(reply),
@@ -192,14 +219,15 @@ impl<'a> Setup<'a> {
             Err(_) => Err(Failure {
                 code: None,
                 detail: "the server did not return the document after the upsert".into(),
-                transient: false,
+                kind: StoreErrorKind::Command,
                 source: None,
             }),
         }
     }
 
-    /// Creates a collection with zstd compression, or without it if the server refuses storage
-    /// options.
+    /// Creates a collection with zstd compression, or without it if the server does not know storage
+    /// options. After any other error it is tried with compression again: a collection keeps what
+    /// it was created with.
     pub(super) async fn create(&self, name: &str, options: &Document) -> Result<(), Failure> {
         let mut plain = doc! { "create": name };
         plain.extend(options.clone());
@@ -210,8 +238,9 @@ impl<'a> Setup<'a> {
         );
         match self.change(compressed).await {
             Err(failure)
-                if !failure.transient
-                    && !matches!(failure.code, Some(NAMESPACE_EXISTS | UNAUTHORIZED) | None) =>
+                if failure
+                    .code
+                    .is_some_and(|code| UNKNOWN_OPTION.contains(&code)) =>
             {
                 self.change(plain).await.map(drop)
             }
@@ -235,18 +264,35 @@ impl<'a> Setup<'a> {
             }) => return Ok(()),
             Err(failure) => failure,
         };
-        let advice = match failure.code {
-            Some(INDEX_KEY_SPECS_CONFLICT) => format!(
-                "; an index of that name with other keys or options exists: drop it with \
-                 db.{collection}.dropIndex(\"{name}\"), and hourbucket creates its own"
-            ),
-            _ => String::new(),
-        };
+        let is_other = failure.code == Some(INDEX_KEY_SPECS_CONFLICT)
+            && self.has_index(collection, &name).await?;
         let error = failure.at(format!("creating an index of {collection}"));
+        if !is_other {
+            return Err(error);
+        }
         Err(SchemaError {
-            detail: format!("{}{advice}", error.detail),
+            detail: format!(
+                "{}; an index of that name with other keys or options exists: drop it with \
+                 db.{collection}.dropIndex(\"{name}\"), and hourbucket creates its own",
+                error.detail
+            ),
+            end: PrepareErrorEnd::Operator,
             ..error
         })
+    }
+
+    /// Whether a collection exists and has an index of this name.
+    pub(super) async fn has_index(
+        &self,
+        collection: &str,
+        name: &str,
+    ) -> Result<bool, SchemaError> {
+        let reply = match self.ask(doc! { "listIndexes": collection }).await {
+            Err(failure) if failure.code == Some(NAMESPACE_NOT_FOUND) => return Ok(false),
+            reply => reply.map_err(|f| f.at(format!("listing the indexes of {collection}")))?,
+        };
+        let is_named = |index: &Document| index.get_str("name").is_ok_and(|n| n == name);
+        Ok(first_batch(&reply).iter().any(is_named))
     }
 
     /// Lists the named collections and views.
@@ -295,10 +341,32 @@ mod tests {
     use super::*;
 
     #[test]
+    fn whatever_a_server_answers_may_pass_except_that_rights_are_missing() {
+        // SnapshotTooOld, AtlasError, OutOfDiskSpace, and codes that no server has.
+        for code in [239, 8000, 14031, 4242, -1] {
+            let failure = Failure {
+                code: Some(code),
+                detail: "no".to_owned(),
+                kind: StoreErrorKind::Command,
+                source: None,
+            };
+            let end = PrepareErrorEnd::MayPass(StoreErrorKind::Command);
+            assert_eq!(failure.clone().at("a step").end, end, "{code}");
+            let without_rights = Failure {
+                code: Some(UNAUTHORIZED),
+                ..failure
+            };
+            assert_eq!(without_rights.at("a step").end, PrepareErrorEnd::Rights);
+        }
+        let final_one = SchemaError::permanent("a step", "a reason");
+        assert_eq!(final_one.end, PrepareErrorEnd::Operator);
+    }
+
+    #[test]
     fn an_error_of_a_command_keeps_the_drivers_error_as_its_source() {
         let error = mongodb::error::Error::custom("no such host");
         let failure = Failure::of(&error).at("listing the collections");
-        assert!(failure.to_string().starts_with("listing the collections: ") && failure.transient);
+        assert!(failure.to_string().starts_with("listing the collections: "));
         assert_eq!(
             failure.source().expect("the driver's error").to_string(),
             error.to_string()

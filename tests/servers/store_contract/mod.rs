@@ -20,7 +20,8 @@ use hourbucket::model::{
 use hourbucket::store::memory::MemoryStore;
 use hourbucket::store::mongo::MongoStore;
 use hourbucket::store::{
-    LoadRequest, LoadResult, LoadedBucket, LoadedPage, PageWriteResult, Store, StoreError,
+    LoadRequest, LoadResult, LoadedBucket, LoadedPage, PageWriteResult, PrepareErrorEnd, Store,
+    StoreError,
 };
 use mongodb::bson::{Document, doc};
 
@@ -437,7 +438,8 @@ async fn mongodb_4_4_keeps_the_contract_with_buckets() {
         .unwrap();
     let error = store.prepare().await.unwrap_err();
     assert!(
-        !error.transient && error.detail.contains("set store.mode to auto or bucket"),
+        error.end == PrepareErrorEnd::Operator
+            && error.detail.contains("set store.mode to auto or bucket"),
         "{error}"
     );
     assert!(

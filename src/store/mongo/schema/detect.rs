@@ -23,18 +23,16 @@
 use mongodb::bson::{Document, doc};
 
 use crate::model::Span;
+use crate::store::PrepareErrorEnd;
 use crate::store::mongo::names::{BUCKETS, READINGS};
-use crate::store::mongo::setup::{Failure, NAMESPACE_EXISTS, SchemaError, Setup, UNAUTHORIZED};
+use crate::store::mongo::setup::{
+    Failure, NAMESPACE_EXISTS, SchemaError, Setup, UNAUTHORIZED, UNKNOWN_OPTION,
+};
 
 /// Its time field.
 pub(in crate::store::mongo) const TIME_FIELD: &str = "ts";
 /// Its meta field: `{sensor_id, tags}`.
 pub(in crate::store::mongo) const META_FIELD: &str = "meta";
-
-/// Error codes with which servers and emulations report an unknown option: BadValue, FailedToParse,
-/// CommandNotFound, InvalidOptions, CommandNotSupported, NotImplemented, an unsupported feature
-/// (303), and unknown field (40415; MongoDB 4.4).
-const UNKNOWN_OPTION: [i32; 8] = [2, 9, 59, 72, 115, 238, 303, 40415];
 
 /// The outcome of the detection.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -136,6 +134,10 @@ impl Obstacle {
             "rename or drop {READINGS}, or use another store.database, or set store.mode = \
              \"bucket\", which does not need it; nothing was changed"
         );
+        let end = match self {
+            Obstacle::NoRights(_) | Obstacle::NotListed => PrepareErrorEnd::Rights,
+            _ => PrepareErrorEnd::Operator,
+        };
         let detail = match self {
             Obstacle::OtherKind(kind) => {
                 let article = if kind == "collection" { "plain " } else { "" };
@@ -162,19 +164,18 @@ impl Obstacle {
                  \"bucket\""
             ),
             Obstacle::Failed(failure) => {
-                let error = failure.at(step);
-                let advice = if error.transient {
-                    ""
-                } else {
-                    "; set store.mode = \"bucket\" to work without them"
+                let advice = match failure.code {
+                    Some(_) => "; if it lasts, set store.mode = \"bucket\" to work without them",
+                    None => "",
                 };
+                let error = failure.at(step);
                 return SchemaError {
                     detail: format!("{}{advice}", error.detail),
                     ..error
                 };
             }
         };
-        SchemaError::permanent(step, detail)
+        SchemaError::new(step, detail, end)
     }
 }
 
@@ -262,6 +263,7 @@ async fn remove_if_empty(setup: &Setup<'_>) -> Result<(), SchemaError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::StoreErrorKind;
 
     fn entry(kind: &str, timeseries: Document) -> Document {
         doc! { "name": READINGS, "type": kind, "options": { "timeseries": timeseries }, "info": { "readOnly": false } }
@@ -276,7 +278,7 @@ mod tests {
         Failure {
             code: Some(code),
             detail: format!("error {code}"),
-            transient: false,
+            kind: StoreErrorKind::Command,
             source: None,
         }
     }
@@ -310,7 +312,7 @@ mod tests {
                 error.to_string().contains(name) && error.to_string().contains("store.mode"),
                 "{error}"
             );
-            assert!(!error.transient);
+            assert_eq!(error.end, PrepareErrorEnd::Operator);
         }
         // Very old servers do not report a type.
         assert_eq!(
@@ -380,13 +382,16 @@ mod tests {
             Failure {
                 code: None,
                 detail: "no server".into(),
-                transient: true,
+                kind: StoreErrorKind::NoPrimary,
                 source: None,
             },
         ] {
             let obstacle = after_create(Err(failure.clone()), None).unwrap_err();
             assert_eq!(obstacle, Obstacle::Failed(failure.clone()));
-            assert_eq!(obstacle.error("db").transient, failure.transient);
+            assert_eq!(
+                obstacle.error("db").end,
+                PrepareErrorEnd::MayPass(failure.kind)
+            );
         }
     }
 

@@ -1,12 +1,12 @@
 //! Notices collections that were dropped while the service runs. MongoDB creates a missing
 //! collection with the next insert, but a plain one without validator and indexes.
 
-use crate::store::PrepareError;
 use crate::store::mongo::MongoStore;
 use crate::store::mongo::limited::timed_out;
 use crate::store::mongo::names::READINGS;
 use crate::store::mongo::schema::detect;
-use crate::store::mongo::setup::{SchemaError, Setup};
+use crate::store::mongo::setup::Setup;
+use crate::store::{PrepareError, PrepareErrorEnd, StoreErrorKind};
 
 impl MongoStore {
     /// See [`crate::store::Store::check_collections`].
@@ -20,24 +20,20 @@ impl MongoStore {
             Ok(found) => found,
             Err(_) => Err(PrepareError {
                 detail: timed_out(self.timeout).to_string(),
-                transient: true,
+                end: PrepareErrorEnd::MayPass(StoreErrorKind::Timeout),
             }),
         }
     }
 
     async fn dropped(&self) -> Result<Option<String>, PrepareError> {
-        let failed = |e: SchemaError| PrepareError {
-            detail: e.to_string(),
-            transient: e.transient,
-        };
         let setup = Setup::new(&self.db, &self.options);
         let mut names = self.expected_names();
         // After a change to bucket mode, an operator may drop it.
         names.retain(|name| self.native() || *name != READINGS);
-        if !self.measured() && detect::is_there(&setup).await.map_err(failed)? {
+        if !self.measured() && detect::is_there(&setup).await? {
             self.note_measured();
         }
-        let found = setup.list(&names).await.map_err(failed)?;
+        let found = setup.list(&names).await?;
         let changed = self.prepared.changed(&found);
         let Some(_) = changed.first() else {
             return Ok(None);
@@ -52,7 +48,7 @@ impl MongoStore {
                      was renamed"
                 )))
             }
-            Err(error) if error.transient => Err(failed(error)),
+            Err(error) if error.is_of_the_connection() => Err(error.into()),
             Err(error) => {
                 let rest = if changed.iter().any(|name| name == READINGS) {
                     "; until then measurements are stored without time-series, see docs/mongodb.md \

@@ -31,7 +31,7 @@ pub(in crate::store::mongo) async fn record(
         .await
         .map_err(|f| f.at(STEP))?;
     let now_ms = server_ms(&hello)
-        .ok_or_else(|| SchemaError::permanent(STEP, "the server reports no time"))?;
+        .ok_or_else(|| SchemaError::unexpected(STEP, "the server reports no time"))?;
     let before = DateTime::from_millis(now_ms.saturating_sub(kept_ms));
     let update = doc! { "q": { "_id": ID }, "u": { "$max": { "before": before } }, "upsert": true };
     setup

@@ -40,7 +40,7 @@ pub(in crate::store::mongo) async fn find_or_record(
     hello: &Document,
     asks: Asks,
 ) -> Result<Option<i64>, SchemaError> {
-    let no_time = || SchemaError::permanent(STEP, "the server reports no time");
+    let no_time = || SchemaError::unexpected(STEP, "the server reports no time");
     let now_ms = server_ms(hello).ok_or_else(no_time)?;
     let wait_ms = match asks {
         Asks::First => Some(0),

@@ -5,10 +5,7 @@
 use mongodb::bson::doc;
 
 use crate::store::mongo::names::{BUCKETS, LATEST};
-use crate::store::mongo::setup::{
-    Failure, INDEX_NOT_FOUND, NAMESPACE_EXISTS, NAMESPACE_NOT_FOUND, SchemaError, Setup,
-    first_batch,
-};
+use crate::store::mongo::setup::{Failure, INDEX_NOT_FOUND, NAMESPACE_EXISTS, SchemaError, Setup};
 
 /// The index for queries such as "all sensors of site north".
 pub const TAGS_INDEX: &str = "tags_wildcard";
@@ -35,7 +32,7 @@ pub(in crate::store::mongo) async fn prepare(
     if wanted.latest && create_latest(setup).await? {
         done.push(format!("created collection {LATEST}"));
     }
-    let there = has_tags_index(setup).await?;
+    let there = setup.has_index(BUCKETS, TAGS_INDEX).await?;
     if wanted.tags_index && !there {
         let index = doc! { "key": { "tags.$**": 1 }, "name": TAGS_INDEX };
         let command = doc! { "createIndexes": BUCKETS, "indexes": [index] };
@@ -78,18 +75,5 @@ async fn create_latest(setup: &Setup<'_>) -> Result<bool, SchemaError> {
             ..
         }) => Ok(false),
         Err(failure) => Err(failure.at(step)),
-    }
-}
-
-async fn has_tags_index(setup: &Setup<'_>) -> Result<bool, SchemaError> {
-    match setup.ask(doc! { "listIndexes": BUCKETS }).await {
-        Ok(found) => Ok(first_batch(&found)
-            .iter()
-            .any(|index| index.get_str("name").is_ok_and(|n| n == TAGS_INDEX))),
-        Err(Failure {
-            code: Some(NAMESPACE_NOT_FOUND),
-            ..
-        }) => Ok(false),
-        Err(failure) => Err(failure.at(format!("listing the indexes of {BUCKETS}"))),
     }
 }

@@ -149,6 +149,7 @@ mod tests {
     use mongodb::bson::DateTime;
 
     use super::*;
+    use crate::store::PrepareErrorEnd;
 
     #[test]
     fn another_span_and_a_newer_version_are_refused_with_what_to_do() {
@@ -170,7 +171,8 @@ mod tests {
         }
         let error = fits(&doc! { "version": 2, "span_ms": 3_600_000 }, hour, "db").unwrap_err();
         assert!(
-            error.to_string().contains("newer hourbucket") && !error.transient,
+            error.to_string().contains("newer hourbucket")
+                && error.end == PrepareErrorEnd::Operator,
             "{error}"
         );
         assert!(

@@ -72,7 +72,7 @@ pub(in crate::store::mongo) async fn create_if_missing(
         None => Ok(true),
         // Another instance created it in the meantime.
         Some(e) if e.get_i32("code").is_ok_and(|code| code == DUPLICATE_KEY) => Ok(false),
-        Some(e) => Err(SchemaError::permanent(STEP, text_of(e, "refused"))),
+        Some(e) => Err(SchemaError::unexpected(STEP, text_of(e, "refused"))),
     }
 }
 
