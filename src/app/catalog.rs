@@ -62,8 +62,10 @@ impl ServiceContext {
                     (fill, failures) = (Some(state), 0);
                 }
                 Err(error) => {
+                    if failures == 0 {
+                        tracing::warn!(%error, "cannot fill the catalogue; trying again");
+                    }
                     failures += 1;
-                    tracing::warn!(%error, "cannot fill the catalogue; trying again");
                     tokio::time::sleep(backoff(&self.config).wait(failures, fastrand::f64())).await;
                 }
             }
