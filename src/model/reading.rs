@@ -35,8 +35,8 @@ pub struct ReadingKey {
 }
 
 impl ReadingKey {
-    /// The key of the reading at `ts_ms` with these values. An integer and a double of equal value
-    /// have different hashes, and so have 0.0 and -0.0.
+    /// The key of the reading at `ts_ms` with these values. Numbers are compared by exact value: 21
+    /// and 21.0 have the same key, and so have 0.0 and -0.0.
     pub fn new<'a>(
         ts_ms: i64,
         values: impl Iterator<Item = (&'a str, ValueRef<'a>)>,
@@ -49,10 +49,10 @@ impl ReadingKey {
 }
 
 fn value_hash(name: &str, value: ValueRef<'_>) -> u64 {
-    // Each kind has its own rotation, so that 1, 1.0, true and "\x01…" differ. The hash of the name
+    // Each kind has its own rotation, so that 1, true and "\x01…" differ. The hash of the name
     // seeds that of the value.
     let name_hash = xxh3_64_with_seed(name.as_bytes(), 0x9E37_79B9_7F4A_7C15);
-    let (kind, hash) = match value {
+    let (kind, hash) = match value.canonical() {
         ValueRef::Double(v) => (1, xxh3_64_with_seed(&v.to_bits().to_le_bytes(), name_hash)),
         ValueRef::Int(v) => (2, xxh3_64_with_seed(&v.to_le_bytes(), name_hash)),
         ValueRef::Bool(v) => (3, xxh3_64_with_seed(&[u8::from(v)], name_hash)),
@@ -73,6 +73,8 @@ impl Reading {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
@@ -86,8 +88,8 @@ mod tests {
         for other in [
             key(2, &[a]),
             key(1, &[("b", ValueRef::Int(1))]),
-            key(1, &[("a", ValueRef::Double(1.0))]),
             key(1, &[("a", ValueRef::Bool(true))]),
+            key(1, &[("a", ValueRef::Str("1"))]),
             key(1, &[a, b]),
         ] {
             assert_ne!(same, other);
@@ -96,5 +98,48 @@ mod tests {
             key(1, &[("a", ValueRef::Int(1)), ("b", ValueRef::Int(2))]),
             key(1, &[("a", ValueRef::Int(2)), ("b", ValueRef::Int(1))])
         );
+    }
+
+    /// Values around those where a comparison of integers and doubles could go wrong.
+    fn value() -> impl Strategy<Value = Value> {
+        const TWO_53: i128 = 1 << 53;
+        const TWO_63: i128 = 1 << 63;
+        let middle = prop::sample::select(vec![0, 21, TWO_53, -TWO_53, TWO_63, -TWO_63]);
+        (middle, -2i128..3, 0..5).prop_map(|(middle, offset, kind)| {
+            let number = middle + offset;
+            match kind {
+                0 => Value::Int(number.clamp(-TWO_63, TWO_63 - 1) as i64),
+                1 => Value::Double(number as f64),
+                2 => Value::Double(-(number as f64) / 2.0),
+                3 => Value::Bool(number > 0),
+                _ => Value::Str(number.to_string()),
+            }
+        })
+    }
+
+    /// The exact decimal digits of a number; any other value with its kind.
+    fn digits(value: &Value) -> String {
+        match value {
+            Value::Int(v) => v.to_string(),
+            Value::Double(v) if *v == 0.0 => "0".to_owned(),
+            Value::Double(v) if v.fract() == 0.0 => format!("{v:.0}"),
+            Value::Double(v) => v.to_string(),
+            other => format!("{other:?}"),
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn readings_have_the_same_key_exactly_if_their_values_have_the_same_digits(
+            a in value(),
+            b in value(),
+        ) {
+            let key = |value: &Value| ReadingKey::new(1, [("a", value.as_ref())].into_iter());
+            let are_equal = digits(&a) == digits(&b);
+            prop_assert_eq!(key(&a) == key(&b), are_equal);
+            if let (Some(a), Some(b)) = (a.as_ref().num(), b.as_ref().num()) {
+                prop_assert_eq!(a == b, are_equal);
+            }
+        }
     }
 }

@@ -4,7 +4,8 @@
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
-/// A borrowed value.
+/// A borrowed value. `==` also compares the kinds: 21 is not 21.0. To compare readings, use
+/// [`super::ReadingKey`]; to compare numbers, [`Number`].
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum ValueRef<'a> {
     /// A finite double.
@@ -59,6 +60,16 @@ impl ValueRef<'_> {
             ValueRef::Double(v) => Some(Number::Double(v)),
             ValueRef::Int(v) => Some(Number::Int(v)),
             ValueRef::Bool(_) | ValueRef::Str(_) => None,
+        }
+    }
+
+    /// The common form of equal values: a double whose value is an integer, such as 21.0 and -0.0,
+    /// becomes an integer. Exact: 9007199254740992.0 does not become 9007199254740993.
+    pub(super) fn canonical(self) -> Self {
+        match self {
+            // The cast saturates at 2^63 - 1, which is rounded to 2^63 for the comparison.
+            ValueRef::Double(v) if v as i64 as f64 == v && v < TWO_63 => ValueRef::Int(v as i64),
+            other => other,
         }
     }
 

@@ -3,7 +3,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::time::Duration;
 
 use hourbucket::accumulate::PageLimits;
@@ -27,17 +28,31 @@ fn time() -> impl Strategy<Value = i64> {
     (edge, prop_oneof![-2i64..3, 0..HOUR]).prop_map(|(edge, offset)| edge + offset)
 }
 
+/// The field `n` is an integer or an equal double; for 0 it is -0.0.
 fn reading() -> impl Strategy<Value = Reading> {
-    (0u8..3, time(), -2i64..3).prop_map(|(sensor, ts_ms, n)| Reading {
-        sensor_id: format!("s{sensor}"),
-        ts_ms,
-        receipt_time: false,
-        tags: BTreeMap::new(),
-        values: BTreeMap::from([
-            ("n".into(), Value::Int(n)),
-            ("half".into(), Value::Double(n as f64 / 2.0)),
-        ]),
+    (0u8..3, time(), -2i64..3, any::<bool>()).prop_map(|(sensor, ts_ms, n, is_int)| {
+        let number = match is_int {
+            true => Value::Int(n),
+            false => Value::Double(-(-n as f64)),
+        };
+        Reading {
+            sensor_id: format!("s{sensor}"),
+            ts_ms,
+            receipt_time: false,
+            tags: BTreeMap::new(),
+            values: BTreeMap::from([
+                ("n".into(), number),
+                ("half".into(), Value::Double(n as f64 / 2.0)),
+            ]),
+        }
     })
+}
+
+/// What distinguishes the readings of a sensor: the time, and `half`, which determines `n`.
+type Identity = (i64, String);
+
+fn identity(reading: &Reading) -> Identity {
+    (reading.ts_ms, format!("{:?}", reading.values["half"]))
 }
 
 /// A step between two batches.
@@ -119,7 +134,8 @@ proptest! {
         let now = Now { wall_ms: 472_002 * HOUR, mono_ms: 1000 };
         let mut shard = shard(page, dedup_keys_max);
         let mut pages = Pages::default();
-        let mut model: BTreeMap<(String, i64), BTreeSet<(i64, String)>> = BTreeMap::new();
+        // Of equal readings, the first.
+        let mut model: BTreeMap<(String, i64), BTreeMap<Identity, Reading>> = BTreeMap::new();
         let mut sent = 0;
         let mut distinct = 0;
         for step in &steps {
@@ -133,7 +149,10 @@ proptest! {
                         // Rounded towards the past, implemented differently than in the code.
                         let hour = if r.ts_ms >= 0 { r.ts_ms / HOUR } else { -((HOUR - 1 - r.ts_ms) / HOUR) };
                         let bucket = model.entry((r.sensor_id.clone(), hour * HOUR)).or_default();
-                        distinct += u64::from(bucket.insert((r.ts_ms, format!("{:?}", r.values))));
+                        if let Entry::Vacant(first) = bucket.entry(identity(r)) {
+                            first.insert(r.clone());
+                            distinct += 1;
+                        }
                     }
                 }
             }
@@ -142,18 +161,18 @@ proptest! {
         prop_assert_eq!(pages.check(page), Ok(()));
         let counts = shard.take_counts();
         prop_assert_eq!((counts.stored, counts.duplicates, counts.conflicts), (distinct, sent - distinct, 0));
-        let mut stored: BTreeMap<(String, i64), Vec<(i64, String)>> = BTreeMap::new();
+        let mut stored: BTreeMap<(String, i64), Vec<Reading>> = BTreeMap::new();
         let mut full: BTreeMap<(String, i64), u32> = BTreeMap::new();
         for ((sensor, start, _), p) in &pages.pages {
             let of_series = pages.series.get(&(sensor.clone(), *start)).map(Vec::as_slice).unwrap_or_default();
-            let readings = p.readings.iter().chain(of_series).map(|r| (r.ts_ms, format!("{:?}", r.values)));
-            stored.entry((sensor.clone(), start.0)).or_default().extend(readings);
+            let readings = p.readings.iter().chain(of_series);
+            stored.entry((sensor.clone(), start.0)).or_default().extend(readings.cloned());
             *full.entry((sensor.clone(), start.0)).or_default() += 1;
         }
         for (bucket, readings) in &model {
             let mut found = stored.remove(bucket).unwrap_or_default();
-            found.sort();
-            prop_assert_eq!(&found, &readings.iter().cloned().collect::<Vec<_>>(), "{:?}", bucket);
+            found.sort_by_key(identity);
+            prop_assert_eq!(&found, &readings.values().cloned().collect::<Vec<_>>(), "{:?}", bucket);
             let expected = if series { 1 } else { (readings.len() as u32).div_ceil(page) };
             prop_assert_eq!(full[bucket], expected, "pages of {:?}", bucket);
         }

@@ -136,9 +136,9 @@ fn hours_pages_duplicates_and_late_readings(
 ) -> String {
     let text = format!("bucket.max_readings = 100\nstore.mode = \"{mode}\"");
     let (mut service, database) = service(&format!("pages_{mode}"), &text);
-    let reading = |ts: i64, n: i64| format!("{{\"sensor_id\":\"S1\",\"ts\":{ts},\"n\":{n}}}");
+    let reading = |ts: i64, n: &str| format!("{{\"sensor_id\":\"S1\",\"ts\":{ts},\"n\":{n}}}");
     // 250 readings of one hour, shuffled; both ends of the hour; the next hour; some repeated in
-    // other batches.
+    // other batches, at last by a program that sends 21.0 for 21.
     let mut all: Vec<(i64, i64)> = (0..250).map(|n| (start + n * 1000, n)).collect();
     all.extend([
         (start - 1, 1000),
@@ -147,8 +147,11 @@ fn hours_pages_duplicates_and_late_readings(
     ]);
     fastrand::Rng::with_seed(7).shuffle(&mut all);
     let mut sent = 0;
-    for part in [&all[..90], &all[60..], &all[..30]] {
-        let body: Vec<String> = part.iter().map(|(ts, n)| reading(*ts, *n)).collect();
+    for (part, decimals) in [(&all[..90], ""), (&all[60..], ""), (&all[..30], ".0")] {
+        let body: Vec<String> = part
+            .iter()
+            .map(|(ts, n)| reading(*ts, &format!("{n}{decimals}")))
+            .collect();
         let (status, answer) = json(&service, &format!("[{}]", body.join(",")));
         assert_eq!(
             (status, answer["accepted"].as_u64()),

@@ -173,7 +173,7 @@ impl Sim {
                 // A dead letter counts as stored.
                 let id = Identity {
                     sensor: Sensor::new(&rejected.sensor_id),
-                    key: row.key(),
+                    key: key(row.ts_ms, row.named()),
                 };
                 self.known.get_mut(&id).expect("it was sent").stored = true;
             }

@@ -56,7 +56,7 @@ impl Sim {
                 *shown
                     .entry(Identity {
                         sensor: of,
-                        key: row.key(),
+                        key: key(row.ts_ms, row.named()),
                     })
                     .or_default() += 1;
             }

@@ -44,7 +44,7 @@ impl Sim {
                 );
                 let id = Identity {
                     sensor: Sensor::new(sensor),
-                    key: row.key(),
+                    key: key(row.ts_ms, row.named()),
                 };
                 self.known.get_mut(&id).expect("it was sent").stored = true;
                 *self.dead.entry(id).or_default() += 1;

@@ -43,7 +43,7 @@ use hourbucket::route::row_refs;
 use hourbucket::store::memory::{Conversion, Pages};
 use hourbucket::store::{PageWriteResult, StoreError, StoreErrorKind};
 
-use super::{HOUR, Identities, Identity, identities, identity};
+use super::{HOUR, Identities, Identity, again, identities, identity, key};
 
 /// What is known about the readings of one identity.
 #[derive(Debug, Clone, Copy, Default)]
@@ -357,12 +357,13 @@ impl Sim {
         let mut readings: Vec<Reading> =
             (0..self.rng.usize(1..12)).map(|_| self.reading()).collect();
         if self.rng.u8(0..4) == 0 {
-            let twin = readings[self.rng.usize(0..readings.len())].clone();
-            readings.push(twin);
+            let twin = self.rng.usize(0..readings.len());
+            readings.push(again(&mut self.rng, &readings[twin]));
         }
         if self.rng.u8(0..4) == 0 && !self.batches_seen.is_empty() {
             let old = &self.batches_seen[self.rng.usize(0..self.batches_seen.len())];
-            readings.extend(old.iter().filter(|r| !r.receipt_time).cloned());
+            let old = old.iter().filter(|r| !r.receipt_time);
+            readings.extend(old.map(|r| again(&mut self.rng, r)));
         }
         // Another sender sends the same values in the same millisecond, also without a time: a
         // different reading. (Two instances may take them for one; docs/design.md says so.)
@@ -371,7 +372,7 @@ impl Sim {
             && let Some((to, twin)) = &self.receipt_last
             && (*to, twin.ts_ms) == (instance, self.now.wall_ms)
         {
-            readings.push(twin.clone());
+            readings.push(again(&mut self.rng, twin));
         }
         if let Some(reading) = readings.iter().find(|r| r.receipt_time) {
             self.receipt_last = Some((instance, reading.clone()));

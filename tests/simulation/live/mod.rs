@@ -25,7 +25,7 @@ use tokio::time::Instant;
 use super::days;
 use super::process::{Instance, World};
 use super::server::{AWKWARD, Pace, Server, Trouble};
-use super::{HOUR, Identities, Identity, identity, removal};
+use super::{HOUR, Identities, Identity, again, identity, removal};
 
 /// A failure of a bucket affects readings that come up to this much later.
 const REMEMBERED: Duration = Duration::from_secs(120);
@@ -312,7 +312,8 @@ impl Life {
             let old = &self.batches[self
                 .rng
                 .usize(self.batches.len().saturating_sub(10)..self.batches.len())];
-            readings.extend(old.iter().filter(|r| !r.receipt_time).cloned());
+            let old = old.iter().filter(|r| !r.receipt_time);
+            readings.extend(old.map(|r| again(&mut self.rng, r)));
         }
         if self.backfill > 0 && self.rng.u8(0..100) == 0 {
             self.backfilled = std::mem::take(&mut self.backfill);
