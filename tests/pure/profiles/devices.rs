@@ -1,6 +1,8 @@
 //! Profiles of devices and their bridges: Zigbee2MQTT, Tasmota, Shelly, Ruuvi, Victron.
 
-use super::check;
+use hourbucket::config::Config;
+
+use super::{check, listed_with};
 
 #[test]
 fn zigbee2mqtt() {
@@ -126,6 +128,37 @@ fn tasmota() {
                 &["invalid_json"],
             ),
         ],
+    );
+}
+
+#[test]
+fn two_local_times_of_a_repeated_hour_are_one_time() {
+    let mut config = Config::default();
+    config.limits.zone = Some("Europe/Berlin".parse().unwrap());
+    let at = |time: &str, temperature: f64| {
+        let payload = format!(
+            r#"{{"Time":"2023-10-29T{time}:00","DS18B20":{{"Temperature":{temperature:?}}}}}"#
+        );
+        let found = listed_with(&config, "tasmota", "tele/attic/SENSOR", &payload);
+        found.concat()
+    };
+    // The hour from 02:00 on, twice, and half an hour later.
+    let all = [
+        at("02:10", 21.5),
+        at("02:40", 21.5),
+        at("02:10", 21.5),
+        at("02:40", 22.5),
+        at("03:10", 21.5),
+    ];
+    assert_eq!(
+        all,
+        [
+            "attic@1698538200000{DS18B20_Temperature=21.5}",
+            "attic@1698540000000{DS18B20_Temperature=21.5}",
+            "attic@1698538200000{DS18B20_Temperature=21.5}",
+            "attic@1698540000000{DS18B20_Temperature=22.5}",
+            "attic@1698545400000{DS18B20_Temperature=21.5}",
+        ]
     );
 }
 
