@@ -60,8 +60,8 @@ impl ServiceContext {
             if result.is_ok() {
                 self.flusher.note_answer();
             }
-            let result = result.as_ref().map(|()| ());
-            self.health.store_pinged(result, self.clock.now());
+            self.health
+                .store_pinged(result.as_ref().copied(), self.clock.now());
             if n.is_multiple_of(CHECK_EVERY) {
                 self.check_collections(store, &mut dropped).await;
             }
