@@ -20,7 +20,8 @@
 //!
 //! In time-series mode a measurement has no version that could refuse it. The good readings of a
 //! message stay in the service's memory for up to `flush.max_age_busy`, while the dead letter for
-//! its bad ones is stored already. So replay waits until the newest dead letter is twice as old.
+//! its bad ones is stored already. So replay waits until the newest dead letter of a sender is
+//! twice as old. Those of the store hold what left the service's memory, so they need no wait.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -227,12 +228,7 @@ async fn wait_until_stored(
     if store.storage_mode() != StorageMode::TimeSeries {
         return Ok(());
     }
-    let mut newest_ms = None;
-    let on_found = |found: &DeadLetterDocument| {
-        newest_ms = Some(found.dead_letter.received_at_ms);
-        false
-    };
-    store.newest_dead_letters(filter, 1, on_found).await?;
+    let newest_ms = store.newest_of_senders(filter).await?;
     let stored_within_ms =
         i64::try_from((config.flush.longest_age() + config.flush.max_age).as_millis())
             .unwrap_or(i64::MAX);

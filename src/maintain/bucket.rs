@@ -28,8 +28,7 @@ pub struct StoredPage {
     pub rows: Rows,
     /// Number of elements of `readings` that hourbucket cannot have written.
     pub unreadable: u32,
-    /// Its readings were removed ([`crate::store::retention`]), or may have been, in time-series
-    /// mode.
+    /// Its readings were removed, or the server is removing them ([`crate::store::retention`]).
     pub readings_removed: bool,
 }
 
@@ -109,6 +108,38 @@ impl StoredBucket {
             }
         }
         Some(merged)
+    }
+
+    /// Whether measurements that its documents count were removed: the first one is not stored, or
+    /// fewer are stored than counted, and the last one or the extreme of a field is not. After
+    /// anything else that makes a document count too many, these are stored, or stray pages have
+    /// them.
+    pub(crate) fn has_lost_measurements(&self) -> bool {
+        let (Some(stored), Some(measured)) = (self.merged(), &self.measured) else {
+            return false;
+        };
+        let counted: u64 = stored.counted();
+        if counted == 0 || self.strays().next().is_some() {
+            return false;
+        }
+        let left = Recomputed::of([&measured.rows]);
+        // A page that counts nothing has no meaningful time.
+        let pages = self.pages.iter().filter(|page| page.counted::<u64>() > 0);
+        let first_ts_ms = pages.filter_map(|page| page.first_ts_ms).min();
+        if left.count == 0 || first_ts_ms.is_some_and(|ts| ts < left.first_ts_ms) {
+            return true;
+        }
+        let is_beyond = |(name, field): (&String, &Option<FieldSummary>)| {
+            field.is_some_and(|field| match left.fields.get(name) {
+                Some((left, _)) => {
+                    field.min.as_f64() < left.min.as_f64() || field.max.as_f64() > left.max.as_f64()
+                }
+                None => true,
+            })
+        };
+        left.count + u64::from(measured.unreadable) < counted
+            && (stored.last_ts_ms.is_some_and(|ts| ts > left.last_ts_ms)
+                || stored.summary.iter().any(is_beyond))
     }
 
     /// Number of readings in all documents.

@@ -7,6 +7,7 @@ use crate::accumulate::UnstoredBucket;
 use crate::maintain::StoredPage;
 pub use crate::maintain::hour::{FIELDS_MAX, Hour};
 use crate::model::{BucketStart, Rows, StorageMode};
+use crate::store::retention::Extent;
 use crate::store::{LoadedBucket, LoadedPage};
 
 /// Summaries by bucket start.
@@ -16,8 +17,10 @@ pub type Hours = BTreeMap<BucketStart, Hour>;
 #[derive(Debug)]
 pub struct OpenHour {
     view: UnstoredBucket,
-    hour: Hour,
     storage_mode: Option<StorageMode>,
+    /// What its pages count, and what its measurements add up to.
+    of_pages: Hour,
+    of_measurements: Hour,
     pages: BTreeMap<u32, LoadedPage>,
     measured: Rows,
 }
@@ -27,8 +30,9 @@ impl OpenHour {
     pub fn new(view: UnstoredBucket) -> OpenHour {
         OpenHour {
             view,
-            hour: Hour::default(),
             storage_mode: None,
+            of_pages: Hour::default(),
+            of_measurements: Hour::default(),
             pages: BTreeMap::new(),
             measured: Rows::default(),
         }
@@ -39,8 +43,7 @@ impl OpenHour {
         self.view.start()
     }
 
-    /// Adds a page with its readings. Its counts of measurements are ignored: measurements are
-    /// written before them.
+    /// Adds a page with its readings.
     pub fn add_page(&mut self, page: &StoredPage) {
         // The summary is all that is left of removed measurements.
         let is_measured = page.storage_mode == StorageMode::TimeSeries && !page.readings_removed;
@@ -49,10 +52,7 @@ impl OpenHour {
         } else {
             StorageMode::Bucket
         });
-        if is_measured {
-            return;
-        }
-        self.hour.add_page(page);
+        self.of_pages.add_page(page);
         self.pages
             .insert(page.page, loaded_page(page, self.view.since_ms()));
     }
@@ -64,27 +64,39 @@ impl OpenHour {
 
     /// Adds some of its measurements.
     pub fn add_measurements(&mut self, rows: &Rows) {
-        self.hour.add_rows(rows);
+        self.of_measurements.add_rows(rows);
         rows.iter()
             .filter(|row| row.ts_ms >= self.view.since_ms())
             .for_each(|row| self.measured.push_row(&row));
     }
 
-    /// The combined summary.
+    /// The combined summary. That of measurements is their own: they are written before a page
+    /// counts them. If some were removed, it is that of the pages.
     pub fn finish(self) -> (BucketStart, Hour) {
         let start = self.view.start();
-        let mut hour = self.hour;
-        let stored = match self.storage_mode {
-            Some(StorageMode::Bucket) => LoadedBucket {
-                storage_mode: StorageMode::Bucket,
-                pages: in_order(self.pages),
-            },
-            _ => measured_bucket(self.measured.iter()),
+        let counted = extent(&self.of_pages);
+        let has_lost = counted.has_lost(self.pages.len(), extent(&self.of_measurements));
+        let (mut hour, stored) = match !self.is_measured() || has_lost {
+            true => (
+                self.of_pages,
+                LoadedBucket {
+                    storage_mode: StorageMode::Bucket,
+                    pages: in_order(self.pages),
+                },
+            ),
+            false => (self.of_measurements, measured_bucket(self.measured.iter())),
         };
         let left = self.view.left(&stored);
         if !left.is_empty() {
             hour.add_rows(&left);
         }
         (start, hour)
+    }
+}
+
+fn extent(hour: &Hour) -> Extent {
+    Extent {
+        count: hour.count,
+        first_ts_ms: hour.first_ts_ms.unwrap_or(i64::MAX),
     }
 }

@@ -5,7 +5,7 @@
 //! depends on the readings alone, so a cursor has the same meaning whether a reading is stored or
 //! not.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 use std::str::FromStr;
 
@@ -123,6 +123,8 @@ pub struct ReadingMerge {
     measured: usize,
     /// The end of the last bucket whose readings were removed, within the window (ms since 1970).
     removed_until_ms: Option<i64>,
+    /// The first times that the pages of measured buckets have, within the window.
+    first_measured_ms: BTreeMap<BucketStart, i64>,
 }
 
 impl ReadingMerge {
@@ -140,6 +142,7 @@ impl ReadingMerge {
             whole: 0,
             measured: 0,
             removed_until_ms: None,
+            first_measured_ms: BTreeMap::new(),
         }
     }
 
@@ -151,14 +154,16 @@ impl ReadingMerge {
         }
         self.storage_modes.insert(start, page.storage_mode);
         if page.readings_removed {
-            let end_ms = self.span.end(start).min(self.window.to_ms);
-            self.removed_until_ms = self
-                .removed_until_ms
-                .max(Some(end_ms).filter(|end| *end > self.window.from_ms));
+            self.is_removed(start);
         }
         if page.storage_mode == StorageMode::TimeSeries {
             if page.readings_removed {
                 return;
+            }
+            let first_ms = page.first_ts_ms.filter(|_| page.counted::<u64>() > 0);
+            let others_ms = self.first_measured_ms.get(&start).copied();
+            if let Some(first_ms) = first_ms.into_iter().chain(others_ms).min() {
+                self.first_measured_ms.insert(start, first_ms);
             }
             // If the window starts within the bucket, it contains fewer readings than the page
             // counts.
@@ -180,6 +185,24 @@ impl ReadingMerge {
             .for_each(|row| self.rows.push_row(&row));
         if self.rows.len() > 2 * self.window.limit + SLACK {
             self.prune();
+        }
+    }
+
+    /// Notes that readings of a bucket were removed.
+    fn is_removed(&mut self, start: BucketStart) {
+        let end_ms = self.span.end(start).min(self.window.to_ms);
+        let end_ms = Some(end_ms).filter(|end| *end > self.window.from_ms);
+        self.removed_until_ms = self.removed_until_ms.max(end_ms);
+    }
+
+    /// Notes the buckets whose first measurement is not among those that were read: the server
+    /// removes the oldest first ([`crate::store::retention`]).
+    fn find_removed(&mut self, measured: &Rows, read: std::ops::Range<i64>) {
+        let times: HashSet<i64> = measured.iter().map(|row| row.ts_ms).collect();
+        for (start, first_ms) in std::mem::take(&mut self.first_measured_ms) {
+            if read.contains(&first_ms) && !times.contains(&first_ms) {
+                self.is_removed(start);
+            }
         }
     }
 
@@ -222,6 +245,7 @@ impl ReadingMerge {
             .min(until_ms)
             .min(measured.until_ms)
             .min(self.cut_ms);
+        self.find_removed(&measured.rows, window.begin_ms()..end_ms);
         let left: Vec<Rows> = std::mem::take(&mut self.views)
             .into_values()
             .filter(|view| view.start().0 < end_ms)
@@ -283,6 +307,7 @@ pub(super) fn loaded_page(page: &StoredPage, since_ms: i64) -> LoadedPage {
     LoadedPage {
         count,
         sealed,
+        first_ts_ms: page.first_ts_ms.unwrap_or(i64::MAX),
         last_ts_ms,
         bytes: 0,
         summary_bytes: 0,
@@ -364,5 +389,52 @@ fn first(all: &[(ReadingKey, Row<'_>)], window: Window, end_ms: i64) -> MergedRe
         rows,
         next,
         removed_until_ms: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOUR: i64 = 3_600_000;
+
+    #[test]
+    fn a_bucket_whose_first_measurement_is_gone_has_lost_readings() {
+        let page = StoredPage {
+            page: 0,
+            storage_mode: StorageMode::TimeSeries,
+            count: Some(3),
+            sealed: false,
+            first_ts_ms: Some(1000),
+            last_ts_ms: Some(3000),
+            summary: BTreeMap::new(),
+            tags: BTreeMap::new(),
+            rows: Rows::default(),
+            unreadable: 0,
+            readings_removed: false,
+        };
+        let removed_until_ms = |from_ms, there: &[i64]| {
+            let window = Window {
+                from_ms,
+                to_ms: 5 * HOUR,
+                after: None,
+                limit: 10,
+            };
+            let mut merge = ReadingMerge::new(window, Span::HOUR, UnstoredRows::default());
+            merge.page(BucketStart(0), &page);
+            let mut rows = Rows::default();
+            there
+                .iter()
+                .filter(|ts_ms| **ts_ms >= from_ms)
+                .for_each(|ts_ms| rows.push_named(*ts_ms, Default::default(), &[]));
+            let until_ms = window.to_ms;
+            let found = merge.finish(until_ms, &MeasurementResults { rows, until_ms });
+            found.removed_until_ms
+        };
+        assert_eq!(removed_until_ms(0, &[1000, 2000, 3000]), None);
+        assert_eq!(removed_until_ms(0, &[2000, 3000]), Some(HOUR));
+        assert_eq!(removed_until_ms(0, &[]), Some(HOUR));
+        // The window does not contain it, so the answer lacks no such reading that it knows of.
+        assert_eq!(removed_until_ms(2000, &[2000, 3000]), None);
     }
 }

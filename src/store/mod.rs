@@ -160,6 +160,8 @@ pub struct LoadedPage {
     pub count: u32,
     /// Whether it is closed for appends.
     pub sealed: bool,
+    /// Earliest time of its readings, in milliseconds since 1970.
+    pub first_ts_ms: i64,
     /// Latest time of its readings, in milliseconds since 1970.
     pub last_ts_ms: i64,
     /// Size of the readings as a BSON array, in bytes.
@@ -170,8 +172,9 @@ pub struct LoadedPage {
     /// holds one of the requested time or later; otherwise empty. In [`StorageMode::TimeSeries`]:
     /// only keys of the requested time or later, unordered, all in page 0.
     pub keys: Vec<ReadingKey>,
-    /// Its readings were removed ([`retention`]). In [`StorageMode::TimeSeries`]: they may be, and
-    /// `keys` is empty.
+    /// Its readings were removed ([`retention`]). In [`StorageMode::TimeSeries`]: at least some of
+    /// them, or the store is about to; and `keys` is empty. Known with `doubt` only, except in the
+    /// latter case.
     pub readings_removed: bool,
 }
 

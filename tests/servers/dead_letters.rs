@@ -365,6 +365,27 @@ fn readings_that_the_store_refuses_again_are_not_replayed() {
     assert_eq!(left[0]["payload"].as_str().unwrap().lines().count(), 3);
 }
 
+/// The service has nothing of such readings in memory any more, so the replay need not wait.
+#[test]
+fn readings_that_the_store_gave_up_now_are_replayed_immediately() {
+    let setup = Setup::new("given_up_now", StoreMode::Timeseries);
+    setup.settings("store.mode = \"timeseries\"\nflush.max_age_busy = \"1h\"");
+    let at = now_ms() - 20 * DAY;
+    let payload =
+        format!("{{\"sensor_id\":\"s\",\"ts\":{at},\"ts_unit\":\"ms\",\"values\":{{\"n\":1}}}}\n");
+    setup.keep(&[DeadLetter {
+        source: "store".into(),
+        reason: "readings_removed".into(),
+        ..mqtt(now_ms() - 1000, "", &payload)
+    }]);
+    let (code, out, err) = setup.run(&["replay", "--reason", "readings_removed"]);
+    assert!(
+        code == 0 && out.starts_with("1 dead letters: 1 replayed"),
+        "{out}{err}"
+    );
+    assert_eq!(setup.stored().len(), 1);
+}
+
 #[test]
 fn a_replay_killed_repeatedly_stores_everything_once() {
     let setup = Setup::new("killed", StoreMode::Bucket);

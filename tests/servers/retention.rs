@@ -300,8 +300,9 @@ async fn mongodb_removes_readings_and_keeps_summaries() {
     }
 }
 
-/// In time-series mode the server removes measurements: those that may be gone are neither compared
-/// nor added up again, also after the retention was made longer.
+/// In time-series mode the server removes measurements. Those that it is removing are neither
+/// compared nor added up again. After the retention was made longer, what is left of an hour shows
+/// whether some were removed, whatever could have been.
 #[tokio::test(flavor = "multi_thread")]
 async fn measurements_expire_before_their_summaries_and_these_are_not_computed_again() {
     let uri = Mongod::shared().uri();
@@ -329,32 +330,90 @@ async fn measurements_expire_before_their_summaries_and_these_are_not_computed_a
         Some(400 * 86_400 + 6 * 3600 + 3600),
         "the retention, the margin and a span"
     );
-    let summary = mongodb::bson::doc! {
-        "_id": { "sensor_id": "S1", "bucket_start": mongodb::bson::DateTime::from_millis(START), "page": 0 },
-        "schema_version": 1, "sensor_id": "S1", "bucket_start": mongodb::bson::DateTime::from_millis(START),
-        "bucket_end": mongodb::bson::DateTime::from_millis(START + HOUR), "page": 0, "tags": {}, "count": 9,
-        "first_ts": mongodb::bson::DateTime::from_millis(START), "last_ts": mongodb::bson::DateTime::from_millis(START + 8000),
-        "summary": { "n": { "min": 0, "max": 8, "sum": 36, "count": 9 } }, "storage": "timeseries",
+    let time = mongodb::bson::DateTime::from_millis;
+    let summary = |sensor: &str| {
+        doc! {
+            "_id": { "sensor_id": sensor, "bucket_start": time(START), "page": 0 },
+            "schema_version": 1, "sensor_id": sensor, "bucket_start": time(START),
+            "bucket_end": time(START + HOUR), "page": 0, "tags": {}, "count": 9,
+            "first_ts": time(START), "last_ts": time(START + 8000),
+            "summary": { "n": { "min": 0, "max": 8, "sum": 36, "count": 9 } },
+            "storage": "timeseries",
+        }
     };
+    // What is left of nine: all; the last one; none; nine, of which the last four are not counted
+    // yet, because a process ended before that.
+    let sensors = [
+        ("all", 0..9),
+        ("one", 8..9),
+        ("none", 0..0),
+        ("mixed", 4..13),
+    ];
     let pages = db.collection::<Document>("sensor_buckets");
-    pages.insert_one(&summary).await.unwrap();
-    // One is left, the others have expired.
-    let one = doc! { "ts": mongodb::bson::DateTime::from_millis(START + 8000), "meta": { "sensor_id": "S1" }, "n": 8i64 };
-    db.collection::<Document>("sensor_readings")
-        .insert_one(one)
-        .await
-        .unwrap();
-    for (days, removed) in [(Some(400), true), (Some(2000), true), (None, true)] {
+    let measurements = db.collection::<Document>("sensor_readings");
+    for (sensor, left) in sensors.clone() {
+        pages.insert_one(summary(sensor)).await.unwrap();
+        for n in left {
+            let ts = time(START + n * 1000);
+            let one = doc! { "ts": ts, "meta": { "sensor_id": sensor }, "n": n };
+            measurements.insert_one(one).await.unwrap();
+        }
+    }
+    for days in [Some(400), Some(2000), None] {
         let store = at(&uri, db.name(), mode, days).await;
-        let bucket = load(&store, "S1", true).await;
-        assert_eq!(bucket.readings_removed(), removed, "{days:?}: {bucket:?}");
-        assert_eq!((bucket.pages[0].count, bucket.pages[0].keys.len()), (9, 0));
+        for (sensor, left) in sensors.clone() {
+            let bucket = load(&store, sensor, true).await;
+            let is_whole = left == (0..9) && days != Some(400);
+            let keys = if is_whole { 9 } else { 0 };
+            assert_eq!(bucket.readings_removed(), !is_whole, "{days:?}: {bucket:?}");
+            assert_eq!(
+                (bucket.pages[0].count, bucket.pages[0].keys.len()),
+                (9, keys)
+            );
+        }
     }
     assert_eq!(kept().await, None);
-    assert_eq!(
-        pages.find_one(doc! {}).await.unwrap().unwrap(),
-        summary,
-        "the summary is not computed again"
-    );
+    for (sensor, _) in sensors {
+        let stored = pages.find_one(doc! { "sensor_id": sensor }).await.unwrap();
+        assert_eq!(stored.unwrap(), summary(sensor), "it is not computed again");
+    }
     drop(store);
+}
+
+/// The same in memory.
+#[tokio::test]
+async fn the_memory_store_finds_what_is_left_of_measurements() {
+    let store = MemoryStore::new().with_storage_mode(StorageMode::TimeSeries);
+    let series = |sensor: &str, kind, values| PageWrite {
+        storage_mode: StorageMode::TimeSeries,
+        ..write(sensor, START, 0, kind, false, values)
+    };
+    for sensor in ["all", "some", "mixed"] {
+        store
+            .write(&[series(sensor, PageKind::Create, 0..9)])
+            .await
+            .unwrap();
+    }
+    for sensor in ["some", "mixed"] {
+        store
+            .pages()
+            .remove_measurements(sensor, BucketStart(START), 4);
+    }
+    let uncounted = PageKind::Append {
+        known_count: 9,
+        gate: Gate::Closes,
+    };
+    store.pages().insert(&series("mixed", uncounted, 9..13));
+    for (sensor, keys) in [("all", 9), ("some", 0), ("mixed", 0)] {
+        let bucket = load(&store, sensor, true).await;
+        assert_eq!(bucket.readings_removed(), keys == 0, "{sensor}");
+        assert_eq!(
+            (bucket.pages[0].count, bucket.pages[0].keys.len()),
+            (9, keys)
+        );
+    }
+    store.pages().begin_expiring("all", BucketStart(START));
+    assert!(load(&store, "all", false).await.readings_removed());
+    store.pages().end_expiring();
+    assert!(!load(&store, "all", true).await.readings_removed());
 }

@@ -31,9 +31,9 @@ impl Sim {
         self.pages
             .pages
             .retain(|(_, start, _), _| Span::HOUR.end(*start) > line_ms);
-        self.pages
-            .series
-            .retain(|(_, start), _| Span::HOUR.end(*start) + HOUR > line_ms);
+        for measurements in [&mut self.pages.series, &mut self.pages.expired] {
+            measurements.retain(|(_, start), _| Span::HOUR.end(*start) + HOUR > line_ms);
+        }
     }
 
     /// Runs `reconcile --repair` for one time-series bucket, to its end or not.

@@ -88,7 +88,9 @@ impl Sim {
             .iter()
             .filter(|(id, _)| same && !is_expired(id) && !is_removed(id))
         {
-            let n = shown.get(id).copied().unwrap_or(0);
+            // A dead letter from the time when readings of its bucket were being removed.
+            let dead = self.dead.get(id).copied().unwrap_or(0);
+            let n = shown.get(id).copied().unwrap_or(0) + dead;
             // Its bucket may have been converted meanwhile: see `convert.rs`.
             let least = (*least).min(*self.expected(id).start());
             assert!(

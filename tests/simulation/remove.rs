@@ -16,6 +16,16 @@ impl Sim {
         removal::remove_some(&mut self.pages, Span::HOUR, before_ms, &mut self.rng);
     }
 
+    /// The next process begins with a longer retention. Measurements that no summary counted when
+    /// their bucket began to expire became dead letters: the next `reconcile` counts them.
+    pub(super) fn lengthen_retention(&mut self) {
+        let buckets = self.pages.series.keys().cloned();
+        let expiring = buckets.filter(|(sensor, start)| self.is_removed(sensor, *start));
+        let expiring: Vec<_> = expiring.collect();
+        self.interrupted.extend(expiring);
+        self.pages.end_expiring();
+    }
+
     pub(super) fn is_removed(&self, sensor: &str, start: BucketStart) -> bool {
         removal::is_removed(&self.pages, sensor, start)
     }

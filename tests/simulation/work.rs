@@ -234,6 +234,10 @@ impl Sim {
                 |_| true,
             );
         }
+        let may_lengthen = self.removes_after_ms.is_some() && self.instances.len() == 1;
+        if may_lengthen && self.rng.bool() {
+            self.lengthen_retention();
+        }
         let inst = &mut self.instances[instance];
         let mut resend = vec![];
         if self.journaled {

@@ -136,7 +136,8 @@ impl Bucket {
             return WriteOutcome::default();
         }
         self.storage_mode = (!bucket.pages.is_empty()).then_some(bucket.storage_mode);
-        self.doubt = false;
+        // A load without doubt does not find out what was removed.
+        self.doubt = bucket.readings_removed();
         self.high_water_ms = bucket
             .pages
             .iter()

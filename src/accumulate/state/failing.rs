@@ -189,8 +189,8 @@ impl Shard {
         if !loaded.readings_removed() || request.readings_from.is_none() {
             return;
         }
-        let detail = "the readings of this bucket were removed (store.retention_readings), so it \
-            is unknown whether its summary counts this one";
+        let detail = "readings of this bucket were removed, so it is unknown whether its summary \
+            counts this one";
         self.reject(
             bucket_ref,
             Bucket::readings_removed,

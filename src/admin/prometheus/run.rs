@@ -198,9 +198,9 @@ impl Work {
                 .push("readings that were acknowledged just now may be missing".to_owned());
         }
         if let Some(until) = missing.removed_until_ms.map(rfc3339) {
-            evaluated.warnings.push(format!(
-                "readings before {until} were removed (store.retention_readings)"
-            ));
+            evaluated
+                .warnings
+                .push(format!("readings before {until} were removed"));
         }
         if let Some(until) = missing.expired_until_ms.map(rfc3339) {
             evaluated.warnings.push(format!(

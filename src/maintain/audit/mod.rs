@@ -66,8 +66,9 @@ pub enum Kind {
     Stray { n: u64 },
     /// Measurements of a bucket that has no document.
     NoDocument { n: u64 },
-    /// A document in time-series mode counts readings, but there is no measurement.
-    NoMeasurements { stored: i64 },
+    /// Measurements that a document counts were removed
+    /// ([`StoredBucket::has_lost_measurements`]).
+    MissingMeasurements { stored: i64, actual: u64 },
     /// Measurements of a bucket whose document is in bucket mode, left by a conversion; no reader
     /// returns them. A note, not a difference.
     Leftover { n: u64 },
@@ -88,7 +89,7 @@ impl Kind {
             Kind::NotSealed => "not_sealed",
             Kind::Stray { .. } => "stray_page",
             Kind::NoDocument { .. } => "no_document",
-            Kind::NoMeasurements { .. } => "no_measurements",
+            Kind::MissingMeasurements { .. } => "missing_measurements",
             Kind::Leftover { .. } => "leftover_measurements",
         }
     }
@@ -113,9 +114,10 @@ impl Kind {
                 Some("readings are not moved to another bucket: find out how they got there")
             }
             Kind::Unreadable { .. } => Some("not written by hourbucket: inspect the document"),
-            Kind::NoMeasurements { .. } => {
-                Some("the summary may be all that is left; delete the document to remove it")
-            }
+            Kind::MissingMeasurements { .. } => Some(
+                "its measurements were removed, by an earlier retention or by hand, and the \
+                 summary is what is left of them; delete the document to remove it",
+            ),
             Kind::Leftover { .. } => Some(
                 "no reader returns them; `convert --into bucket` removes them if the server can",
             ),
@@ -129,7 +131,7 @@ impl Kind {
             Kind::Count { stored, .. } => json!(stored),
             Kind::FirstTs { stored, .. } | Kind::LastTs { stored, .. } => json!(stored.map(time)),
             Kind::Summary { stored, .. } => field_json(stored.as_ref()),
-            Kind::NoMeasurements { stored } => json!(stored),
+            Kind::MissingMeasurements { stored, .. } => json!(stored),
             Kind::NotSealed => json!(false),
             _ => Value::Null,
         }
@@ -147,7 +149,7 @@ impl Kind {
             | Kind::Stray { n }
             | Kind::NoDocument { n }
             | Kind::Leftover { n } => json!(n),
-            Kind::NoMeasurements { .. } => json!(0),
+            Kind::MissingMeasurements { actual, .. } => json!(actual),
             Kind::NotSealed => json!(true),
             Kind::MissingPage => Value::Null,
         }
@@ -237,17 +239,14 @@ fn time_series(bucket: &StoredBucket) -> Vec<Finding> {
             vec![]
         };
     };
-    let mut found = vec![];
-    match head.count {
-        Some(stored) if stored > 0 && n == 0 => {
-            found.push(of_bucket(Kind::NoMeasurements { stored }))
-        }
-        _ => found.extend(differences(
-            &head,
-            &Recomputed::of([&measured.rows]),
-            u64::from(measured.unreadable),
-        )),
+    if let Some(stored) = head.count.filter(|_| bucket.has_lost_measurements()) {
+        return vec![of_bucket(Kind::MissingMeasurements { stored, actual: n })];
     }
+    let mut found = differences(
+        &head,
+        &Recomputed::of([&measured.rows]),
+        u64::from(measured.unreadable),
+    );
     let mut series = bucket
         .pages
         .iter()

@@ -317,12 +317,48 @@ fn a_page_in_time_series_mode_is_compared_with_its_measurements() {
             (None, "possible_duplicates")
         ]
     );
-    assert_eq!(with(vec![head.clone()], &[]), [(None, "no_measurements")]);
+    assert_eq!(
+        with(vec![head.clone()], &[]),
+        [(None, "missing_measurements")]
+    );
     assert_eq!(with(vec![], &readings), [(None, "no_document")]);
     assert_eq!(with(vec![], &[]), []);
     assert_eq!(
         with(vec![head, page(1, false, &doubles(10..12))], &readings),
         [(Some(1), "stray_page")]
+    );
+}
+
+/// What is left must not replace the summary; a document that counts too many can be repaired.
+#[test]
+fn measurements_that_were_removed_are_not_taken_for_a_wrong_count() {
+    let readings = doubles(0..10);
+    let series = |readings: &[(i64, V)]| StoredPage {
+        storage_mode: StorageMode::TimeSeries,
+        rows: Rows::default(),
+        ..page(0, false, readings)
+    };
+    let with = |document: StoredPage, there: &[(i64, V)]| {
+        kinds(&StoredBucket {
+            measured: Some(BucketMeasurements {
+                rows: rows(there),
+                ..BucketMeasurements::default()
+            }),
+            ..bucket(vec![document])
+        })
+    };
+    let missing = [(None, "missing_measurements")];
+    // The first ones; the last; one in the middle with the greatest value.
+    assert_eq!(with(series(&readings), &readings[4..]), missing);
+    assert_eq!(with(series(&readings), &readings[..8]), missing);
+    let mut peak = readings.clone();
+    peak[5].1 = V::Double(1e6);
+    let others = [&peak[..5], &peak[6..]].concat();
+    assert_eq!(with(series(&peak), &others), missing);
+    let twice = [&readings[..], &readings[3..5]].concat();
+    assert_eq!(
+        with(series(&twice), &readings),
+        [(Some(0), "count"), (Some(0), "summary")]
     );
 }
 

@@ -132,21 +132,14 @@ impl Pages {
         }
         // Measurements that were stored without their summary are no longer counted, once others
         // have expired.
-        let none = vec![];
-        let measured = self
-            .series
-            .get(&(sensor.to_owned(), start))
-            .map_or(0, Vec::len);
-        if pages.iter().any(|page| page.readings_removed) && count <= measured as u64 {
+        let id = (sensor.to_owned(), start);
+        let of_bucket = [self.series.get(&id), self.expired.get(&id)];
+        let readings: Vec<Reading> = of_bucket.into_iter().flatten().flatten().cloned().collect();
+        let is_removed = pages.iter().any(|page| page.readings_removed) || of_bucket[1].is_some();
+        if is_removed && count <= readings.len() as u64 {
             return Ok(());
         }
-        same(
-            count,
-            &merged,
-            self.series
-                .get(&(sensor.to_owned(), start))
-                .unwrap_or(&none),
-        )
+        same(count, &merged, &readings)
     }
 }
 

@@ -228,7 +228,8 @@ impl Conversion {
             (_, StorageMode::Bucket, StorageMode::Bucket) => return Ok(Next::HeldDocuments),
             _ => {}
         }
-        if bucket.pages.iter().any(|page| page.readings_removed) {
+        let is_removed = bucket.pages.iter().any(|page| page.readings_removed);
+        if is_removed || bucket.has_lost_measurements() {
             return Err(Conclusion::Done);
         }
         if let Some(why) = unfit(&bucket) {
@@ -274,6 +275,7 @@ impl Conversion {
             pages.push(Page {
                 count: rows.len() as u32,
                 sealed: !rest.is_empty() || pages.len() + 1 < bucket.expected_pages(),
+                first_ts_ms: rows.iter().map(|row| row.ts_ms).min(),
                 readings: rows.to_readings(&self.key.sensor_id),
                 summary: fields
                     .into_iter()
@@ -329,6 +331,7 @@ impl Pages {
     /// The documents of a bucket whose readings are these measurements.
     fn summaries(&self, bucket: &StoredBucket, measured: &Rows) -> Vec<Page> {
         let recomputed = Recomputed::of([measured]);
+        let first_ts_ms = Some(recomputed.first_ts_ms);
         let fields = recomputed
             .fields
             .into_iter()
@@ -346,6 +349,7 @@ impl Pages {
             Page {
                 count: count as u32,
                 sealed,
+                first_ts_ms,
                 summary,
                 storage_mode: StorageMode::TimeSeries,
                 ..Page::default()

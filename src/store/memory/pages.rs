@@ -22,6 +22,8 @@ pub struct Page {
     pub count: u32,
     /// Whether it is closed for appends.
     pub sealed: bool,
+    /// Earliest time of its readings, in milliseconds since 1970.
+    pub first_ts_ms: Option<i64>,
     /// The readings in stored order.
     pub readings: Vec<Reading>,
     /// By field: the sum of the summaries of all statements.
@@ -29,7 +31,7 @@ pub struct Page {
     /// Where its readings are stored; in [`StorageMode::TimeSeries`] `readings` is empty.
     pub storage_mode: StorageMode,
     /// Its readings were removed: `readings` still has them, for tests, but no load or query
-    /// returns them.
+    /// returns them. In [`StorageMode::TimeSeries`]: the store is removing its measurements.
     pub readings_removed: bool,
     /// Its gate: the open slot, and the count that an append must expect to pass it.
     pub gate: Option<(GateSlot, u32)>,
@@ -43,6 +45,8 @@ pub struct Pages {
     pub pages: BTreeMap<(String, BucketStart, u32), Page>,
     /// The time-series collection: by sensor and bucket, in the order of arrival.
     pub series: BTreeMap<(String, BucketStart), Vec<Reading>>,
+    /// Measurements that were removed, for tests: no load or query returns them.
+    pub expired: BTreeMap<(String, BucketStart), Vec<Reading>>,
     /// Dead letters in the order of arrival.
     pub dead: Vec<DeadLetter>,
     /// `sensor_latest`, by sensor.
@@ -134,6 +138,7 @@ impl Pages {
             page.storage_mode = write.storage_mode;
         }
         page.count += write.rows.len() as u32;
+        page.first_ts_ms = earliest(page.first_ts_ms, write.rows.iter().map(|row| row.ts_ms));
         if write.storage_mode == StorageMode::Bucket {
             page.readings
                 .extend(write.rows.to_readings(&write.sensor_id));
@@ -181,12 +186,12 @@ impl Pages {
     /// It is in doubt, and pages with readings prevent that its summary is recomputed.
     pub fn load(&mut self, request: &LoadRequest, storage_mode: StorageMode) -> LoadResult {
         let key = (request.bucket.sensor_id.to_string(), request.bucket.start);
-        let is_removed = self
+        let mut is_removed = self
             .pages
             .get(&(key.0.clone(), key.1, 0))
             .is_some_and(|page| page.readings_removed);
         if request.doubt && self.is_time_series(&key.0, key.1) && !is_removed {
-            self.recompute_summary(&key.0, key.1)?;
+            is_removed = self.recompute_summary(&key.0, key.1)?;
         }
         let storage_mode = self
             .pages
@@ -196,16 +201,20 @@ impl Pages {
             return Ok(self.load_pages(request));
         }
         let readings = self.series.get(&key).map(Vec::as_slice).unwrap_or_default();
-        let last_ts_ms = readings.iter().map(|r| r.ts_ms).max().unwrap_or(i64::MIN);
+        let ever = readings
+            .iter()
+            .chain(self.expired.get(&key).into_iter().flatten());
+        let last_ts_ms = ever.map(|r| r.ts_ms).max().unwrap_or(i64::MIN);
         let from_ms = request.readings_from.unwrap_or(i64::MAX);
         let loaded = |page: &&Page| LoadedPage {
             count: page.count,
             sealed: page.sealed,
+            first_ts_ms: page.first_ts_ms.unwrap_or(i64::MAX),
             last_ts_ms,
             bytes: 0,
             summary_bytes: page.summary_bytes(),
             keys: vec![],
-            readings_removed: page.readings_removed,
+            readings_removed: is_removed,
         };
         let mut pages: Vec<LoadedPage> = self.heads(&key.0, key.1).iter().map(loaded).collect();
         if let Some(head) = pages.first_mut().filter(|_| !is_removed) {
@@ -239,6 +248,7 @@ impl Pages {
             LoadedPage {
                 count: page.count,
                 sealed: page.sealed,
+                first_ts_ms: page.first_ts_ms.unwrap_or(i64::MAX),
                 last_ts_ms,
                 bytes: page.bytes,
                 summary_bytes: page.summary_bytes(),
@@ -259,6 +269,7 @@ impl Pages {
         let series = self
             .series
             .iter()
+            .chain(&self.expired)
             .filter(|((sensor, start), _)| self.is_time_series(sensor, *start));
         self.pages
             .values()
@@ -271,6 +282,11 @@ impl Pages {
         let first = self.pages.get(&(sensor_id.to_owned(), start, 0));
         first.is_none_or(|page| page.storage_mode == StorageMode::TimeSeries)
     }
+}
+
+/// The earliest of these times.
+pub(super) fn earliest(first: Option<i64>, times: impl Iterator<Item = i64>) -> Option<i64> {
+    first.into_iter().chain(times).min()
 }
 
 pub(super) fn stored_bytes(rows: &Rows) -> u64 {

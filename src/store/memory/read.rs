@@ -65,11 +65,12 @@ impl Pages {
         page: &super::Page,
         readings: bool,
     ) -> StoredPage {
+        let id = (sensor.to_owned(), start);
         let of_page = match page.storage_mode {
-            StorageMode::Bucket => Some(&page.readings),
-            StorageMode::TimeSeries => self.series.get(&(sensor.to_owned(), start)),
+            StorageMode::Bucket => [Some(&page.readings), None],
+            StorageMode::TimeSeries => [self.series.get(&id), self.expired.get(&id)],
         };
-        let times = || of_page.into_iter().flatten().map(|r| r.ts_ms);
+        let times = of_page.into_iter().flatten().flatten().map(|r| r.ts_ms);
         let mut rows = Rows::default();
         if readings && !page.readings_removed {
             page.readings.iter().for_each(|r| rows.push_reading(r));
@@ -79,8 +80,8 @@ impl Pages {
             storage_mode: page.storage_mode,
             count: Some(i64::from(page.count)),
             sealed: page.sealed,
-            first_ts_ms: times().min(),
-            last_ts_ms: times().max(),
+            first_ts_ms: page.first_ts_ms,
+            last_ts_ms: times.max(),
             summary: page
                 .summary
                 .iter()

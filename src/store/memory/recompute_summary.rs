@@ -3,7 +3,8 @@
 
 use super::{Page, Pages};
 use crate::model::summary::{PAGE_SUMMARY_BYTES_MAX, by_name, entry_bytes, summarise};
-use crate::model::{BucketStart, Rows, StorageMode};
+use crate::model::{BucketStart, Reading, Rows, StorageMode};
+use crate::store::retention::Extent;
 use crate::store::summary_pages::{Chunk, PageState, Plan, Several, chunks, plan};
 use crate::store::{StoreError, StoreErrorKind};
 
@@ -28,22 +29,19 @@ impl Pages {
         pages
     }
 
-    /// Recomputes the summary if it does not count all measurements.
+    /// Recomputes the summary if it does not count all measurements. Returns whether measurements
+    /// that it counts were removed; then nothing is changed.
     pub(super) fn recompute_summary(
         &mut self,
         sensor_id: &str,
         start: BucketStart,
-    ) -> Result<(), StoreError> {
-        let counted: usize = self
-            .heads(sensor_id, start)
-            .iter()
-            .map(|page| page.count as usize)
-            .sum();
-        let there = self
-            .series
-            .get(&(sensor_id.to_owned(), start))
-            .map_or(0, Vec::len);
-        if counted != there && self.has_readings(sensor_id, start) {
+    ) -> Result<bool, StoreError> {
+        let heads = self.heads(sensor_id, start);
+        let counted = counted(&heads);
+        let stored = self.stored_extent(sensor_id, start);
+        let has_lost = counted.has_lost(heads.len(), stored);
+        let differs = counted.count != stored.count || has_lost;
+        if differs && self.has_readings(sensor_id, start) {
             let detail = "a time-series bucket also has pages with readings".to_owned();
             return Err(StoreError::Unknown {
                 kind: StoreErrorKind::Command,
@@ -51,7 +49,24 @@ impl Pages {
             });
         }
         self.recompute_in_part(sensor_id, start, usize::MAX);
-        Ok(())
+        Ok(has_lost)
+    }
+
+    /// The stored measurements of a bucket.
+    fn stored_extent(&self, sensor_id: &str, start: BucketStart) -> Extent {
+        let readings = self.series.get(&(sensor_id.to_owned(), start));
+        let one = |reading: &Reading| Extent {
+            count: 1,
+            first_ts_ms: reading.ts_ms,
+        };
+        let all = readings.into_iter().flatten().map(one);
+        all.fold(Extent::NONE, Extent::plus)
+    }
+
+    /// Whether measurements that the documents of a bucket count were removed.
+    pub(super) fn has_lost(&self, sensor_id: &str, start: BucketStart) -> bool {
+        let pages = self.of_bucket(sensor_id, start);
+        counted(&pages).has_lost(pages.len(), self.stored_extent(sensor_id, start))
     }
 
     /// Whether a page of a bucket is not in time-series mode.
@@ -63,7 +78,7 @@ impl Pages {
     }
 
     /// The same, but ended by a crash after this many statements; nothing is done in a bucket that
-    /// has pages with readings.
+    /// has pages with readings, or has lost measurements.
     pub fn recompute_in_part(&mut self, sensor_id: &str, start: BucketStart, statements: usize) {
         for (n, page) in self.steps(sensor_id, start).into_iter().take(statements) {
             self.pages.insert((sensor_id.to_owned(), start, n), page);
@@ -81,7 +96,11 @@ impl Pages {
             .of_bucket(sensor_id, start)
             .iter()
             .any(|page| page.readings_removed);
-        if rows.is_empty() || is_removed || self.has_readings(sensor_id, start) {
+        if rows.is_empty()
+            || is_removed
+            || self.has_lost(sensor_id, start)
+            || self.has_readings(sensor_id, start)
+        {
             return vec![];
         }
         let fields = by_name(rows.fields(), &summarise(&rows));
@@ -95,7 +114,7 @@ impl Pages {
                 sealed: p.sealed,
             })
             .collect();
-        match plan(&states, rows.len() as u32, fits, false) {
+        let mut steps = match plan(&states, rows.len() as u32, fits, false) {
             Plan::AsItIs => vec![],
             Plan::One { seal } => {
                 let sealed = seal || pages.first().is_some_and(|page| page.sealed);
@@ -105,8 +124,22 @@ impl Pages {
                 )]
             }
             Plan::Several(several) => over_pages(&pages, several, chunks(fields, bytes_max)),
+        };
+        for (_, page) in &mut steps {
+            page.first_ts_ms = Some(rows.first_ts_ms());
         }
+        steps
     }
+}
+
+/// What these pages count.
+fn counted(pages: &[&Page]) -> Extent {
+    let of_page = |page: &&Page| Extent {
+        count: u64::from(page.count),
+        first_ts_ms: page.first_ts_ms.unwrap_or(i64::MAX),
+    };
+    let pages = pages.iter().map(of_page).filter(|page| page.count > 0);
+    pages.fold(Extent::NONE, Extent::plus)
 }
 
 fn page(count: u32, sealed: bool, chunk: Chunk) -> Page {

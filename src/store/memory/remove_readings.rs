@@ -1,5 +1,7 @@
 //! Removes the readings of old pages, as [`crate::store::retention`] explains it.
 
+use std::collections::BTreeSet;
+
 use super::Pages;
 use crate::model::{BucketStart, Span, StorageMode};
 use crate::store::retention::RemovedReadings;
@@ -39,12 +41,57 @@ impl Pages {
         removed
     }
 
-    /// Lets the measurements of a time-series bucket expire, as the server does. Its documents are
-    /// marked here, because this store has no clock that says so.
-    pub fn expire_measurements(&mut self, sensor_id: &str, start: BucketStart) {
+    /// Begins to let the measurements of a time-series bucket expire: its documents are marked,
+    /// because this store has no clock that tells.
+    pub fn begin_expiring(&mut self, sensor_id: &str, start: BucketStart) {
         let id = |n| (sensor_id.to_owned(), start, n);
         for (_, page) in self.pages.range_mut(id(0)..=id(u32::MAX)) {
             page.readings_removed |= page.storage_mode == StorageMode::TimeSeries;
+        }
+    }
+
+    /// Removes the earliest `n` measurements of a time-series bucket, and all of the same
+    /// millisecond, if its documents count all of them.
+    pub fn remove_measurements(&mut self, sensor_id: &str, start: BucketStart, n: usize) {
+        let id = (sensor_id.to_owned(), start);
+        let pages = self.of_bucket(sensor_id, start);
+        let counted: usize = pages.iter().map(|page| page.count as usize).sum();
+        let is_series = pages
+            .first()
+            .is_some_and(|page| page.storage_mode == StorageMode::TimeSeries);
+        let Some(stored) = self
+            .series
+            .get_mut(&id)
+            .filter(|stored| stored.len() == counted && is_series)
+        else {
+            return;
+        };
+        stored.sort_by_key(|reading| reading.ts_ms);
+        let last_ms = stored.get(n - 1).map_or(i64::MAX, |last| last.ts_ms);
+        let n = stored.partition_point(|reading| reading.ts_ms <= last_ms);
+        let removed: Vec<_> = stored.drain(..n).collect();
+        self.expired.entry(id).or_default().extend(removed);
+    }
+
+    /// Ends that, as a longer retention does. What has expired does not come back. (A bucket stays
+    /// marked if a process has added so much to it meanwhile that nothing shows what it has lost.)
+    pub fn end_expiring(&mut self) {
+        let buckets: BTreeSet<_> = self
+            .series
+            .keys()
+            .chain(self.expired.keys())
+            .cloned()
+            .collect();
+        for (sensor_id, start) in buckets {
+            if self.expired.contains_key(&(sensor_id.clone(), start))
+                && !self.has_lost(&sensor_id, start)
+            {
+                continue;
+            }
+            let id = |n| (sensor_id.clone(), start, n);
+            for (_, page) in self.pages.range_mut(id(0)..=id(u32::MAX)) {
+                page.readings_removed &= page.storage_mode == StorageMode::Bucket;
+            }
         }
     }
 }

@@ -372,6 +372,24 @@ impl MongoStore {
             .await
     }
 
+    /// The receipt time of the newest matching dead letter of a sender, in milliseconds since 1970.
+    ///
+    /// # Errors
+    /// The server failed.
+    pub(crate) async fn newest_of_senders(
+        &self,
+        filter: &DeadLetterFilter,
+    ) -> Result<Option<i64>, MaintainError> {
+        let mut newest_ms = None;
+        let on_found = |found: &DeadLetterDocument| {
+            newest_ms = Some(found.dead_letter.received_at_ms);
+            false
+        };
+        let query = doc! { "$and": [query(filter), of_senders()] };
+        self.dead_letters(query, -1, 1, on_found).await?;
+        Ok(newest_ms)
+    }
+
     async fn dead_letters(
         &self,
         query: Document,

@@ -29,6 +29,10 @@ pub(super) fn page_of(found: &RawDocument) -> LoadedPage {
     LoadedPage {
         count: number("count") as u32,
         sealed: found.get_bool("has_overflow").unwrap_or(false),
+        first_ts_ms: found
+            .get_datetime("first_ts")
+            .map(|d| d.timestamp_millis())
+            .unwrap_or(i64::MAX),
         last_ts_ms: found
             .get_datetime("last_ts")
             .map(|d| d.timestamp_millis())

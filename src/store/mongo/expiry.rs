@@ -9,7 +9,7 @@ use super::MongoStore;
 use super::error::command_error;
 use super::hello::server_ms;
 use crate::model::BucketStart;
-use crate::store::retention::{MARGIN, may_have_expired, ms};
+use crate::store::retention::is_expiring;
 use crate::store::{StoreError, StoreErrorKind};
 
 impl MongoStore {
@@ -38,28 +38,15 @@ impl MongoStore {
         }
     }
 
-    /// Whether measurements can expire before their summaries, or ever could.
+    /// Whether the server removes measurements before their summaries.
     pub(super) fn expires_measurements(&self) -> bool {
-        self.retention_readings.is_some() || self.clock.expired_before_ms() > i64::MIN
+        self.retention_readings.is_some()
     }
 
-    /// The start of the first bucket whose measurements cannot have expired (ms since 1970).
-    pub(super) fn expired_until(&self, now_ms: i64) -> i64 {
-        let of_retention = self
-            .retention_readings
-            .map(|kept| now_ms.saturating_sub(ms(kept + MARGIN / 2)));
-        // A bucket that begins then ends later, so it has not expired.
-        of_retention
-            .unwrap_or(i64::MIN)
-            .max(self.clock.expired_before_ms())
-    }
-
-    /// Whether measurements of a bucket may have expired before their summary.
-    pub(super) fn may_have_expired(&self, start: BucketStart, now_ms: i64) -> bool {
+    /// Whether the server removes measurements of a bucket now, or soon will.
+    pub(super) fn is_expiring(&self, start: BucketStart, now_ms: i64) -> bool {
         let end_ms = self.options.span.end(start);
-        end_ms < self.clock.expired_before_ms()
-            || self
-                .retention_readings
-                .is_some_and(|kept| may_have_expired(end_ms, kept, now_ms))
+        self.retention_readings
+            .is_some_and(|kept| is_expiring(end_ms, kept, now_ms))
     }
 }

@@ -1,6 +1,5 @@
 //! The server's time, as known to this process.
 
-use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -8,35 +7,13 @@ use std::time::{Duration, Instant};
 const ASK_AFTER: Duration = Duration::from_secs(10);
 
 /// The server's time, as known to this process.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct ServerClock {
     /// The last answer (ms since 1970), and the time of the request.
     last: Mutex<Option<(i64, Instant)>>,
-    /// See [`super::schema::expired_before`].
-    expired_before_ms: AtomicI64,
-}
-
-impl Default for ServerClock {
-    fn default() -> ServerClock {
-        ServerClock {
-            last: Mutex::default(),
-            expired_before_ms: AtomicI64::new(i64::MIN),
-        }
-    }
 }
 
 impl ServerClock {
-    /// Measurements of buckets that ended before this time (ms since 1970) may have expired.
-    pub(super) fn set_expired_before(&self, ms: Option<i64>) {
-        self.expired_before_ms
-            .fetch_max(ms.unwrap_or(i64::MIN), Ordering::Relaxed);
-    }
-
-    /// See [`ServerClock::set_expired_before`].
-    pub(super) fn expired_before_ms(&self) -> i64 {
-        self.expired_before_ms.load(Ordering::Relaxed)
-    }
-
     /// Notes the answer to a question that was asked at `asked`.
     pub(super) fn note(&self, now_ms: i64, asked: Instant) {
         *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some((now_ms, asked));

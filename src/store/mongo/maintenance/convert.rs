@@ -52,8 +52,7 @@
 //! document and page, by the next run and by `reconcile --repair`.
 //!
 //! A bucket whose readings were removed ([`crate::store::retention`]) keeps its mode: there is
-//! nothing to move, and its summaries cannot be computed again. So does a time-series bucket whose
-//! measurements may have expired.
+//! nothing to move, and its summaries cannot be computed again. The same holds for measurements.
 //!
 //! The window for these cases is from a load to its write: seconds at most, except for a bucket
 //! kept in memory in between, which has ended only recently. So only buckets that ended before
@@ -155,16 +154,6 @@ impl MongoStore {
         selection.to_ms = selection
             .to_ms
             .min(options.ended_before_ms.saturating_sub(span.ms() - 1));
-        if options.into == StorageMode::Bucket {
-            self.read_expired_before().await?;
-        }
-        if options.into == StorageMode::Bucket && self.expires_measurements() {
-            let now_ms = self
-                .about_now_ms()
-                .await
-                .map_err(|e| MaintainError::Server(e.to_string()))?;
-            selection.from_ms = selection.from_ms.max(self.expired_until(now_ms));
-        }
         let all = self.collections();
         let done = Converted::default();
         let at = Progress::default();

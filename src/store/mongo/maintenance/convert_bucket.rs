@@ -180,6 +180,9 @@ impl Collections {
                 "has stray pages: run `hourbucket reconcile --repair` first".into(),
             ));
         }
+        if bucket.has_lost_measurements() {
+            return Ok(Attempt::Nothing);
+        }
         if let Some(why) = unfit(&bucket) {
             return Ok(Attempt::Skip(why));
         }

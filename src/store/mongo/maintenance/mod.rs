@@ -5,6 +5,5 @@ pub(super) mod convert;
 pub(super) mod convert_bucket;
 pub(super) mod days;
 pub(super) mod drop_duplicates;
-mod kept_from;
 pub(super) mod reconcile;
 pub(super) mod repair;

@@ -37,9 +37,9 @@
 //!   measurements without one is inserted: either the service's insert succeeds, or it is a
 //!   conflict.
 //! - *Retention removes pages and measurements at different times.* Buckets that begin before the
-//!   retention (or before `expireAfterSeconds` of the measurements, if shorter, or before the time
-//!   up to which measurements expired with an earlier setting) are skipped, so a summary is never
-//!   recomputed from partly expired measurements ([`super::kept_from`]).
+//!   retention (or before `expireAfterSeconds` of the measurements, if shorter) are skipped. A
+//!   bucket whose measurements an earlier retention removed is a finding that is not repaired
+//!   ([`Kind::MissingMeasurements`]). So a summary is never recomputed from a part of its readings.
 //!
 //! Duplicate measurements are handled separately, since a server may not be able to delete single
 //! ones ([`super::drop_duplicates`]).
@@ -140,7 +140,6 @@ impl MongoStore {
         let mut notes = vec![];
         if let Some(kept) = self
             .kept_from(native, options.now_ms)
-            .await?
             .filter(|kept| selection.from_ms < *kept)
         {
             selection.from_ms = kept;
@@ -185,6 +184,19 @@ impl MongoStore {
             ));
         }
         Ok(run.report)
+    }
+
+    /// The start of the first bucket that is not expiring now; `None` if none ever expires.
+    fn kept_from(&self, native: Native, now_ms: i64) -> Option<i64> {
+        let expire_s = match native {
+            Native::There { expire_s } => expire_s,
+            Native::Absent => None,
+        };
+        let retention_s = self.retention.and_then(|r| i64::try_from(r.as_secs()).ok());
+        let kept_s = [expire_s, retention_s].into_iter().flatten().min()?;
+        let expired_ms = now_ms.saturating_sub(kept_s.saturating_mul(1000));
+        let span = self.options.span;
+        Some(span.end(span.floor(expired_ms)))
     }
 }
 

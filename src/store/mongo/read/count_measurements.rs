@@ -6,8 +6,9 @@
 //! sensor and hour and returns one row per bucket. If the count of a group times out, it is split
 //! by time, down to [`SLICE_MIN_MS`]. Keys are streamed in batches that each arrive quickly.
 //!
-//! If a bucket is loaded with `doubt` and its summary does not count the stored number, it is
-//! recomputed ([`super::recompute_summary`]).
+//! If a bucket is loaded with `doubt` and its summary does not count exactly the stored ones, it is
+//! recomputed ([`super::recompute_summary`]), unless counted ones were removed
+//! ([`crate::store::retention`]).
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Instant;
@@ -21,6 +22,7 @@ use crate::store::mongo::error::command_error;
 use crate::store::mongo::limited::timed_out;
 use crate::store::mongo::read::load::{Load, together};
 use crate::store::mongo::write::recompute_summary;
+use crate::store::retention::Extent;
 use crate::store::{LoadedBucket, StoreError, StoreErrorKind};
 use crate::telemetry::metrics;
 
@@ -40,8 +42,26 @@ struct Group {
     places: Vec<usize>,
 }
 
-/// Number of measurements of a bucket, and their latest time.
-type Count = (u32, i64);
+/// The measurements of a bucket.
+#[derive(Debug, Clone, Copy)]
+struct Measured {
+    extent: Extent,
+    last_ts_ms: i64,
+}
+
+impl Measured {
+    const NONE: Measured = Measured {
+        extent: Extent::NONE,
+        last_ts_ms: i64::MIN,
+    };
+
+    fn plus(self, other: Measured) -> Measured {
+        Measured {
+            extent: self.extent.plus(other.extent),
+            last_ts_ms: self.last_ts_ms.max(other.last_ts_ms),
+        }
+    }
+}
 
 impl Load<'_> {
     /// Reads the measurements of these requests.
@@ -98,9 +118,9 @@ impl Load<'_> {
             Err(error) => return self.fail(&group.places, &error),
         };
         for &r in &group.places {
-            let count = counts.get(&r).copied();
+            let measured = counts.get(&r).copied().unwrap_or(Measured::NONE);
             if let Err(error) = self
-                .complete(r, count, keys.remove(&r).unwrap_or_default())
+                .complete(r, measured, keys.remove(&r).unwrap_or_default())
                 .await
             {
                 self.fail(&[r], &error);
@@ -108,37 +128,41 @@ impl Load<'_> {
         }
     }
 
-    /// Recomputes the summary if it is in doubt and does not count the stored number, and completes
-    /// the request.
+    /// Completes the request. If it is in doubt, first recomputes a summary that does not count all
+    /// measurements, or finds that counted ones were removed.
     async fn complete(
         &self,
         r: usize,
-        count: Option<Count>,
+        measured: Measured,
         keys: Vec<ReadingKey>,
     ) -> Result<(), StoreError> {
         let request = &self.requests[r];
-        let (there, last_ts_ms) = count.unwrap_or((0, i64::MIN));
-        let counted: u64 = self.slots_of(r, |bucket| {
-            bucket.pages.iter().map(|p| u64::from(p.count)).sum()
+        let stored = measured.extent;
+        let is_whole = self.slots_of(r, |bucket| {
+            let counted = Extent::of(&bucket.pages);
+            counted.count == stored.count && !counted.has_lost(bucket.pages.len(), stored)
         });
-        if request.doubt && counted != u64::from(there) {
+        let mut is_removed = false;
+        if request.doubt && !is_whole {
             let series = &self.store.series;
             let begun = Instant::now();
             let recomputed =
                 recompute_summary::recompute_summary(series, &request.bucket, false).await;
             metrics::store_command("recount", 1, begun.elapsed().as_secs_f64());
-            let pages = recomputed.map_err(|e| command_error(&e))?.pages;
+            let recomputed = recomputed.map_err(|e| command_error(&e))?;
+            is_removed = recomputed.is_removed;
             self.slots_of(r, |bucket| {
                 *bucket = LoadedBucket {
                     storage_mode: StorageMode::TimeSeries,
-                    pages,
+                    pages: recomputed.pages,
                 }
             });
         }
         self.slots_of(r, |bucket| {
             if let Some(head) = bucket.pages.first_mut() {
-                head.last_ts_ms = head.last_ts_ms.max(last_ts_ms);
-                head.keys = keys;
+                head.last_ts_ms = head.last_ts_ms.max(measured.last_ts_ms);
+                head.readings_removed |= is_removed;
+                head.keys = if is_removed { vec![] } else { keys };
             }
         });
         self.piece_done(r);
@@ -146,14 +170,14 @@ impl Load<'_> {
     }
 
     /// Counts the measurements of the requests with `doubt`.
-    async fn counts(&self, group: &Group) -> Result<HashMap<usize, Count>, StoreError> {
+    async fn counts(&self, group: &Group) -> Result<HashMap<usize, Measured>, StoreError> {
         let doubt: Vec<usize> = group
             .places
             .iter()
             .copied()
             .filter(|r| self.requests[*r].doubt)
             .collect();
-        let mut counts: HashMap<usize, Count> = HashMap::new();
+        let mut counts: HashMap<usize, Measured> = HashMap::new();
         let mut ranges = if doubt.is_empty() {
             vec![]
         } else {
@@ -162,9 +186,9 @@ impl Load<'_> {
         while let Some((from_ms, to_ms)) = ranges.pop() {
             match self.count(&doubt, from_ms, to_ms).await {
                 Ok(found) => {
-                    for (r, (count, last_ts_ms)) in found {
-                        let sum = counts.entry(r).or_insert((0, i64::MIN));
-                        *sum = (sum.0 + count, sum.1.max(last_ts_ms));
+                    for (r, measured) in found {
+                        let sum = counts.entry(r).or_insert(Measured::NONE);
+                        *sum = sum.plus(measured);
                     }
                 }
                 Err(error)
@@ -189,7 +213,7 @@ impl Load<'_> {
         places: &[usize],
         from_ms: i64,
         to_ms: i64,
-    ) -> Result<Vec<(usize, Count)>, StoreError> {
+    ) -> Result<Vec<(usize, Measured)>, StoreError> {
         let span = self.store.options.span;
         let mut sensors: Vec<&str> = places
             .iter()
@@ -209,7 +233,9 @@ impl Load<'_> {
         };
         let pipeline = vec![
             doc! { "$match": measurements_of(&sensors, from_ms, to_ms) },
-            doc! { "$group": { "_id": id, "n": { "$sum": 1 }, "last": { "$max": "$ts" } } },
+            doc! { "$group": {
+                "_id": id, "n": { "$sum": 1 }, "first": { "$min": "$ts" }, "last": { "$max": "$ts" },
+            } },
         ];
         let by_bucket: HashMap<(&str, i64), usize> = self.by_bucket(places);
         let readings = self.store.series.readings();
@@ -231,8 +257,13 @@ impl Load<'_> {
             let count = row
                 .get("n")
                 .and_then(|n| n.as_i64().or(n.as_i32().map(i64::from)))?;
-            let last = row.get_datetime("last").ok()?.timestamp_millis();
-            Some((*r, (u32::try_from(count).unwrap_or(u32::MAX), last)))
+            let time = |name: &str| Some(row.get_datetime(name).ok()?.timestamp_millis());
+            let extent = Extent {
+                count: u64::try_from(count).ok()?,
+                first_ts_ms: time("first")?,
+            };
+            let last_ts_ms = time("last")?;
+            Some((*r, Measured { extent, last_ts_ms }))
         };
         Ok(rows.into_iter().filter_map(row).collect())
     }
@@ -241,14 +272,14 @@ impl Load<'_> {
     async fn keys(
         &self,
         group: &Group,
-        counts: &HashMap<usize, Count>,
+        counts: &HashMap<usize, Measured>,
     ) -> Result<HashMap<usize, Vec<ReadingKey>>, StoreError> {
         // A bucket that was counted and has no measurement in the requested range is not read
         // again.
         let wants = |r: &usize| {
             let from_ms = self.requests[*r].readings_from?;
             let last_ts_ms = if self.requests[*r].doubt {
-                counts.get(r).map(|c| c.1)?
+                counts.get(r)?.last_ts_ms
             } else {
                 i64::MAX
             };

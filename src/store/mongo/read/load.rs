@@ -172,12 +172,12 @@ impl Load<'_> {
         }
         let mut paged = vec![];
         let mut measured = vec![];
-        let expired = match self.expired(&places).await {
-            Ok(expired) => expired,
+        let expiring = match self.expiring(&places).await {
+            Ok(expiring) => expiring,
             Err(error) => return self.fail(&places, &error),
         };
         for r in places {
-            if expired.contains(&r) {
+            if expiring.contains(&r) {
                 self.slots_of(r, |bucket| bucket.pages[0].readings_removed = true);
                 self.expect(r, 0);
                 continue;
@@ -212,8 +212,8 @@ impl Load<'_> {
         tokio::join!(pages, self.measurements(&measured));
     }
 
-    /// Those of these buckets whose measurements may have expired ([`crate::store::retention`]).
-    async fn expired(&self, places: &[usize]) -> Result<Vec<usize>, StoreError> {
+    /// Those of these buckets whose measurements are being removed ([`crate::store::retention`]).
+    async fn expiring(&self, places: &[usize]) -> Result<Vec<usize>, StoreError> {
         let is_series = |bucket: &mut LoadedBucket| {
             bucket.storage_mode == StorageMode::TimeSeries && !bucket.pages.is_empty()
         };
@@ -226,11 +226,11 @@ impl Load<'_> {
             return Ok(vec![]);
         }
         let now_ms = self.store.about_now_ms().await?;
-        let is_expired = |r: &usize| {
+        let is_expiring = |r: &usize| {
             self.store
-                .may_have_expired(self.requests[*r].bucket.start, now_ms)
+                .is_expiring(self.requests[*r].bucket.start, now_ms)
         };
-        Ok(of_series.into_iter().filter(is_expired).collect())
+        Ok(of_series.into_iter().filter(is_expiring).collect())
     }
 
     /// Reads the heads of all pages of these buckets.
@@ -336,7 +336,8 @@ impl Load<'_> {
         };
         let by_bucket: HashMap<(&str, i64), usize> = keys.iter().map(|(r, _)| place(*r)).collect();
         let mut projection = doc! {
-            "count": 1, "has_overflow": 1, "last_ts": 1, "storage": 1, "readings_removed": 1,
+            "count": 1, "has_overflow": 1, "first_ts": 1, "last_ts": 1, "storage": 1,
+            "readings_removed": 1,
             "bytes": { "$bsonSize": "$$ROOT" }, "summary_bytes": summary_bytes(),
         };
         if readings {

@@ -78,7 +78,7 @@ impl MongoStore {
             let now_ms = self.about_now_ms().await?;
             for (start, page) in &mut found.pages {
                 if page.storage_mode == StorageMode::TimeSeries {
-                    page.readings_removed = self.may_have_expired(*start, now_ms);
+                    page.readings_removed = self.is_expiring(*start, now_ms);
                 }
             }
         }

@@ -20,13 +20,11 @@ use crate::store::mongo::names::{
     BUCKETS, DEAD_LETTERS, READINGS, REMOVAL_INDEX, SUMMARIES, removal_key,
 };
 use crate::store::mongo::schema::detect::{META_FIELD, TIME_FIELD, fits};
-use crate::store::mongo::schema::expired_before;
 use crate::store::mongo::schema::view::summaries_pipeline;
 use crate::store::mongo::setup::{
     Failure, INDEX_NOT_FOUND, INDEX_OPTIONS_CONFLICT, Listing, NAMESPACE_EXISTS,
     NAMESPACE_NOT_FOUND, SchemaError, Setup,
 };
-use crate::store::retention;
 
 /// Retention periods in seconds; `None`: forever.
 #[derive(Debug, Clone, Copy)]
@@ -92,7 +90,7 @@ pub(in crate::store::mongo) async fn prepare(
         setup
             .create_index(READINGS, doc! { "key": key, "name": "sensor_reading" })
             .await?;
-        done.extend(readings_retention(setup, &found, keep.readings_s(span), span).await?);
+        done.extend(readings_retention(setup, &found, keep.readings_s(span)).await?);
     }
     if found.get(DEAD_LETTERS).is_none()
         && made(setup.create(DEAD_LETTERS, &doc! {}).await, DEAD_LETTERS)?
@@ -257,7 +255,6 @@ async fn readings_retention(
     setup: &Setup<'_>,
     found: &Listing,
     seconds: Option<i64>,
-    span: Span,
 ) -> Result<Option<String>, SchemaError> {
     let now = match found
         .options(READINGS)
@@ -270,17 +267,6 @@ async fn readings_retention(
     };
     if now == seconds {
         return Ok(None);
-    }
-    if let Some(before_s) = now.filter(|before_s| seconds.is_none_or(|seconds| seconds > *before_s))
-    {
-        // The first measurement of a bucket expires a span before its end; half of the margin is
-        // for its clock.
-        let margin_ms = span.ms() + retention::ms(retention::MARGIN / 2);
-        expired_before::record(
-            setup,
-            before_s.saturating_mul(1000).saturating_sub(margin_ms),
-        )
-        .await?;
     }
     let wanted = seconds.map_or_else(|| Bson::from("off"), Bson::from);
     let change = doc! { "collMod": READINGS, "expireAfterSeconds": wanted };

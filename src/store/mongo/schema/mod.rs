@@ -6,7 +6,6 @@ pub(super) mod collections;
 pub(super) mod days;
 pub(super) mod detect;
 pub(super) mod dropped;
-pub(super) mod expired_before;
 pub(super) mod foreign;
 pub(super) mod gates_since;
 pub(super) mod identities;

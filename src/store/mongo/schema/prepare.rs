@@ -23,7 +23,6 @@ use crate::store::mongo::schema::advisories;
 use crate::store::mongo::schema::collections::{self, Retention};
 use crate::store::mongo::schema::days;
 use crate::store::mongo::schema::detect;
-use crate::store::mongo::schema::expired_before;
 use crate::store::mongo::schema::gates_since::{self, Asks};
 use crate::store::mongo::schema::latest_and_tag_indexes;
 use crate::store::mongo::schema::metadata;
@@ -163,8 +162,6 @@ impl MongoStore {
         let gates_since = gates_since::find_or_record(&setup, &server.hello, asks).await?;
         self.gates.note(&server.hello, gates_since);
         changes.extend(collections::prepare(&setup, span, keep).await?);
-        self.clock
-            .set_expired_before(expired_before::read(&setup).await?);
         changes.extend(catalog::prepare(&setup).await?);
         self.catalog_complete
             .store(catalog_state::prepare(&setup).await?, Ordering::Relaxed);

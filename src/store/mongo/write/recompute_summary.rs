@@ -28,6 +28,7 @@ use crate::store::mongo::names::BUCKETS;
 use crate::store::mongo::pack::{GATE, SCHEMA_VERSION, SERIES};
 use crate::store::mongo::setup::DUPLICATE_KEY;
 use crate::store::mongo::write::time_series_writer::TimeSeriesWriter;
+use crate::store::retention::Extent;
 use crate::store::summary_pages::{Chunk, PageState, Plan, Several, chunks, plan};
 
 /// Attempts when concurrent writers change the bucket.
@@ -77,6 +78,16 @@ impl Total {
         }
     }
 
+    fn extent(&self) -> Extent {
+        match self.count {
+            0 => Extent::NONE,
+            count => Extent {
+                count: u64::from(count),
+                first_ts_ms: self.first_ts_ms,
+            },
+        }
+    }
+
     fn add_field(&mut self, name: &str, part: FieldSummary) {
         if self.after.as_deref().is_some_and(|after| name <= after)
             || self.below.as_deref().is_some_and(|b| name >= b)
@@ -117,14 +128,14 @@ impl Total {
 }
 
 pub(in crate::store::mongo) struct RecomputedSummary {
-    /// Number of measurements.
-    pub(in crate::store::mongo) count: u32,
     /// Its pages, from page 0.
     pub(in crate::store::mongo) pages: Vec<LoadedPage>,
+    /// Measurements that they count were removed.
+    pub(in crate::store::mongo) is_removed: bool,
 }
 
-/// Recomputes the summary if it does not count all measurements (`force`: in any case). Without
-/// measurements nothing is changed: retention may have removed them before the summary.
+/// Recomputes the summary if it does not count all measurements (`force`: in any case). If
+/// measurements that it counts were removed, nothing is changed (`force`: if all were).
 pub(in crate::store::mongo) async fn recompute_summary(
     series: &TimeSeriesWriter,
     bucket: &BucketKey,
@@ -134,23 +145,31 @@ pub(in crate::store::mongo) async fn recompute_summary(
     for _ in 0..TRIES_MAX {
         let pages = heads(series, bucket).await?;
         let total = add_up(series, bucket, None).await?;
+        let counted = Extent::of(pages.iter().flatten());
+        let has_lost = counted.has_lost(pages.len(), total.extent());
+        if (has_lost && !force) || total.count == 0 {
+            // Or the bucket was converted, and its measurements were removed after that.
+            if heads(series, bucket).await? != pages {
+                continue;
+            }
+            name.over();
+            return Ok(RecomputedSummary {
+                pages: pages.into_iter().map_while(|page| page).collect(),
+                is_removed: has_lost,
+            });
+        }
         let run = Run {
             series,
             bucket,
             comment: name.name(),
             pages: &pages,
         };
-        let count = total.count;
-        if count == 0 || run.write(total, force).await? {
-            let pages = if count == 0 {
-                pages
-            } else {
-                heads(series, bucket).await?
-            };
+        if run.write(total, force).await? {
+            let pages = heads(series, bucket).await?;
             name.over();
             return Ok(RecomputedSummary {
-                count,
                 pages: pages.into_iter().map_while(|page| page).collect(),
+                is_removed: false,
             });
         }
     }
@@ -176,7 +195,7 @@ async fn heads(
     let start = DateTime::from_millis(bucket.start.0);
     let filter = doc! { "sensor_id": &*bucket.sensor_id, "bucket_start": start };
     let projection = doc! {
-        "page": 1, "count": 1, "storage": 1, "has_overflow": 1, "last_ts": 1,
+        "page": 1, "count": 1, "storage": 1, "has_overflow": 1, "first_ts": 1, "last_ts": 1,
         "summary_bytes": summary_bytes(),
     };
     let buckets = series.db.collection(BUCKETS);
@@ -507,8 +526,8 @@ impl<'a> Fields<'a> {
 impl std::fmt::Debug for RecomputedSummary {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("RecomputedSummary")
-            .field("count", &self.count)
             .field("pages", &self.pages.len())
+            .field("is_removed", &self.is_removed)
             .finish()
     }
 }
