@@ -75,7 +75,7 @@ impl FrameReader {
     /// The next frame. A fault does not advance the position, so the next call returns it again.
     pub(super) fn next(&mut self) -> io::Result<Step<'_>> {
         self.fill(FRAME_HEAD_BYTES)?;
-        let Some(head) = RawHead::read(&self.buf[self.start..self.end], self.coding.version) else {
+        let Some(head) = RawHead::read(&self.buf[self.start..self.end]) else {
             return Ok(Step::Fault(FrameFault::Ends));
         };
         let whole = FRAME_HEAD_BYTES + head.payload_bytes as usize;
@@ -171,7 +171,7 @@ pub(super) fn find_frame(
             if word.iter().any(|&b| b != 0) {
                 written_to = offset + word.len() as u64;
             }
-            let Some(head) = RawHead::read(rest, coding.version) else {
+            let Some(head) = RawHead::read(rest) else {
                 continue;
             };
             let whole = FRAME_HEAD_BYTES + head.payload_bytes as usize;
@@ -212,11 +212,7 @@ mod tests {
 
     #[test]
     fn a_frame_is_found_after_zeros_of_any_length() {
-        let coding = Coding {
-            version: 3,
-            salt: 7,
-            run: 1,
-        };
+        let coding = Coding { salt: 7, run: 1 };
         let head = FrameHead {
             seq: 5,
             wall_ms: 1,

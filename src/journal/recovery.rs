@@ -256,7 +256,7 @@ impl Examined {
             let place = (self.last_group..=self.data_end).contains(&head.group_start);
             !head.is_synced() && (!header.recycled || (head.seq == self.next_seq && place))
         };
-        let head = RawHead::read(&bytes[..n], header.version).filter(fits);
+        let head = RawHead::read(&bytes[..n]).filter(fits);
         Ok(head
             .map(|head| (self.data_end + frame_span(head.payload_bytes as usize)).min(found.bytes)))
     }
@@ -522,11 +522,9 @@ fn finish_last(
             at += n as u64;
         }
         file.sync_data()?;
-        if segment.coding.version >= 3 {
-            // Not earlier: it states that the rest is durable.
-            write_all_at(&*file, &synced_frame(head, segment.coding), seen.data_end)?;
-            file.sync_data()?;
-        }
+        // Not earlier: it states that the rest is durable.
+        write_all_at(&*file, &synced_frame(head, segment.coding), seen.data_end)?;
+        file.sync_data()?;
         file.size()
     };
     segment.bytes = rewrite().map_err(io_error("make durable", &path))?;

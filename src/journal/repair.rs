@@ -15,8 +15,8 @@ use super::fs::{Fs, FsFile, read_full_at, write_all_at};
 use super::reader::{FrameReader, Step, find_frame};
 use super::recovery::{Expect, SegmentEnd, examine};
 use super::segment::{
-    Coding, FORMAT_VERSION, Frame, FrameHead, FrameKind, HEADER_BYTES, HEADER_COPY_AT, Header,
-    HeaderFault, Payload, begin_frame, end_frame, seal_frame,
+    Coding, Frame, FrameHead, FrameKind, HEADER_BYTES, HEADER_COPY_AT, Header, HeaderFault,
+    Payload, begin_frame, end_frame, seal_frame,
 };
 use super::segment_files::{FoundSegment, list, names, segment_name};
 
@@ -310,13 +310,8 @@ fn rebuild(
     let number = slot.number;
     let first_seq = span.first_seq;
     // Keeps the salt, which identifies the process. That is safe because the file is new.
-    let (version, salt) = slot
-        .header
-        .map_or((FORMAT_VERSION, fastrand::u32(..)), |old| {
-            (old.version, old.salt)
-        });
+    let salt = slot.header.map_or(fastrand::u32(..), |old| old.salt);
     let header = Header {
-        version,
         number,
         first_seq,
         salt,
@@ -337,21 +332,19 @@ fn rebuild(
         copy_sound_frames(found, old, span.end, &mut new)?;
     }
     new.gap(span.end_min)?;
-    if version >= 3 {
-        let seq = new.next_seq;
-        let kind = FrameKind::Synced;
-        new.put(
-            FrameHead {
-                seq,
-                wall_ms: 0,
-                mono_ms: 0,
-                group_start: 0,
-                records: 0,
-                kind,
-            },
-            &[],
-        )?;
-    }
+    let seq = new.next_seq;
+    let kind = FrameKind::Synced;
+    new.put(
+        FrameHead {
+            seq,
+            wall_ms: 0,
+            mono_ms: 0,
+            group_start: 0,
+            records: 0,
+            kind,
+        },
+        &[],
+    )?;
     new.file.sync_data()?;
     if let Some(found) = &slot.found {
         let to = damaged_path(dir, slot);

@@ -24,9 +24,8 @@ use tokio::sync::Notify;
 use super::error::JournalFailure;
 use super::fs::{FsFile, write_all_at};
 use super::segment::{
-    FORMAT_VERSION, FRAME_HEAD_BYTES, FrameHead, FrameKind, HEADER_BYTES, Header,
-    PAYLOAD_BYTES_MAX, begin_frame, encode_dead, end_frame, seal_frame, synced_copy_at,
-    synced_frame,
+    FRAME_HEAD_BYTES, FrameHead, FrameKind, HEADER_BYTES, Header, PAYLOAD_BYTES_MAX, begin_frame,
+    encode_dead, end_frame, seal_frame, synced_copy_at, synced_frame,
 };
 use super::segment_info::SegmentInfo;
 use super::segment_manager::NoSegment;
@@ -285,7 +284,6 @@ impl Appender {
             }
         };
         let header = Header {
-            version: FORMAT_VERSION,
             number: self.next_number,
             first_seq: self.next_seq,
             salt: shared.run.wrapping_add(self.next_number as u32),

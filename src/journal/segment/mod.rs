@@ -15,10 +15,6 @@
 //! monotonic clock (ms, 40 bits: 34 years), kind (u8), zeros (2), payload, zeros up to a multiple
 //! of eight.
 //!
-//! Version 2 had no monotonic time and no [`FrameKind::Synced`]. The append time was followed by
-//! the group start (u64, in bytes), records (u32), kind (u8) and three zeros. This build reads it
-//! but does not append to it.
-//!
 //! - The CRC starts from the segment's salt. So neither old bytes on the disk nor a payload that
 //!   imitates a frame pass the check. The salts of one process are a random number and its
 //!   successors, and only files of the same process are recycled. So two segments that used the
@@ -49,10 +45,8 @@ pub(super) const HEADER_BYTES: u64 = 4096;
 pub(super) const HEADER_COPY_AT: usize = 2048;
 /// Length of a frame without payload.
 pub(super) const FRAME_HEAD_BYTES: usize = 40;
-/// The format that this build writes.
-pub(super) const FORMAT_VERSION: u32 = 3;
-/// The oldest format that this build reads.
-pub(super) const FORMAT_VERSION_MIN: u32 = 2;
+/// The format version of a segment.
+const FORMAT_VERSION: u32 = 3;
 /// The largest sector size of disks. The copy of a synced frame is in another sector.
 const SECTOR_BYTES: u64 = 4096;
 /// The unit of a group start.
@@ -67,8 +61,6 @@ const FLAG_RECYCLED: u32 = 1;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Header {
-    /// The format version of the segment.
-    pub version: u32,
     /// Numbers of consecutive segments are consecutive.
     pub number: u64,
     /// The sequence of its first frame; the previous segment ends before it.
@@ -88,10 +80,7 @@ pub enum HeaderFault {
     #[error("not a journal segment")]
     Magic,
     /// Another format version.
-    #[error(
-        "unsupported format version {0}; this hourbucket reads versions {FORMAT_VERSION_MIN} to \
-         {FORMAT_VERSION}"
-    )]
+    #[error("unsupported format version {0}; this hourbucket reads version {FORMAT_VERSION}")]
     Version(u32),
     /// The checksum of the header does not match.
     #[error("header checksum mismatch")]
@@ -101,8 +90,6 @@ pub enum HeaderFault {
 /// The encoding of a segment's frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Coding {
-    /// The format version.
-    pub version: u32,
     /// Starting value of every CRC.
     pub salt: u32,
     /// Identifies the process that wrote it; see the module.
@@ -123,7 +110,6 @@ impl Header {
     /// The encoding of its frames.
     pub(super) fn coding(&self) -> Coding {
         Coding {
-            version: self.version,
             salt: self.salt,
             run: self.salt.wrapping_sub(self.number as u32),
         }
@@ -140,7 +126,7 @@ impl Header {
         let mut page = vec![0; HEADER_BYTES as usize];
         for at in [0, HEADER_COPY_AT] {
             page[at..at + 8].copy_from_slice(&MAGIC);
-            page[at + 8..at + 12].copy_from_slice(&self.version.to_le_bytes());
+            page[at + 8..at + 12].copy_from_slice(&FORMAT_VERSION.to_le_bytes());
             page[at + 12..at + 16].copy_from_slice(&crc32c::crc32c(&body).to_le_bytes());
             page[at + 16..at + HEADER_USED].copy_from_slice(&body);
         }
@@ -158,7 +144,7 @@ impl Header {
             .ok_or(HeaderFault::Magic)?;
         let mut fields = Fields(&bytes[8..]);
         let (version, crc) = fields.u32().zip(fields.u32()).ok_or(HeaderFault::Magic)?;
-        if !(FORMAT_VERSION_MIN..=FORMAT_VERSION).contains(&version) {
+        if version != FORMAT_VERSION {
             return Err(HeaderFault::Version(version));
         }
         if crc32c::crc32c(fields.0) != crc {
@@ -172,7 +158,6 @@ impl Header {
         let salt = salt_and_flags as u32;
         let flags = (salt_and_flags >> 32) as u32;
         Ok(Header {
-            version,
             number,
             first_seq,
             salt,
@@ -206,15 +191,14 @@ impl FrameKind {
         }
     }
 
-    fn from_byte(byte: u8, version: u32) -> Option<FrameKind> {
+    fn from_byte(byte: u8) -> Option<FrameKind> {
         let all = [
             FrameKind::Readings,
             FrameKind::Dead,
             FrameKind::Gap,
             FrameKind::Synced,
         ];
-        let kinds = if version < 3 { &all[..3] } else { &all[..] };
-        kinds.iter().copied().find(|kind| kind.to_byte() == byte)
+        all.into_iter().find(|kind| kind.to_byte() == byte)
     }
 }
 
@@ -225,7 +209,7 @@ pub(super) struct FrameHead {
     pub seq: u64,
     /// Append time, in milliseconds since 1970.
     pub wall_ms: i64,
-    /// Append time on the monotonic clock of its run. Version 2 has none and uses `wall_ms`.
+    /// Append time on the monotonic clock of its run.
     pub mono_ms: u64,
     /// Offset at which its write started; see the module.
     pub group_start: u64,
@@ -310,18 +294,12 @@ pub(super) fn seal_frame(frame: &mut [u8], head: FrameHead, coding: Coding) {
     frame[0..4].copy_from_slice(&payload_bytes.to_le_bytes());
     frame[8..16].copy_from_slice(&head.seq.to_le_bytes());
     frame[16..24].copy_from_slice(&head.wall_ms.to_le_bytes());
-    if coding.version < 3 {
-        frame[24..32].copy_from_slice(&head.group_start.to_le_bytes());
-        frame[32..36].copy_from_slice(&head.records.to_le_bytes());
-        frame[36..40].copy_from_slice(&[head.kind.to_byte(), 0, 0, 0]);
-    } else {
-        // Fits: a segment has at most 5 GiB (`journal.segment_bytes` is at most 4 GiB, a message at
-        // most 1 GiB).
-        frame[24..28].copy_from_slice(&((head.group_start / ALIGN) as u32).to_le_bytes());
-        frame[28..32].copy_from_slice(&head.records.to_le_bytes());
-        let time_and_kind = (head.mono_ms & MONO_MASK) | u64::from(head.kind.to_byte()) << 40;
-        frame[32..40].copy_from_slice(&time_and_kind.to_le_bytes());
-    }
+    // Fits: a segment has at most 5 GiB (`journal.segment_bytes` is at most 4 GiB, a message at most
+    // 1 GiB).
+    frame[24..28].copy_from_slice(&((head.group_start / ALIGN) as u32).to_le_bytes());
+    frame[28..32].copy_from_slice(&head.records.to_le_bytes());
+    let time_and_kind = (head.mono_ms & MONO_MASK) | u64::from(head.kind.to_byte()) << 40;
+    frame[32..40].copy_from_slice(&time_and_kind.to_le_bytes());
     let crc = frame_crc(coding.salt, payload_bytes, &frame[8..]);
     frame[4..8].copy_from_slice(&crc.to_le_bytes());
 }
@@ -371,7 +349,7 @@ pub(super) struct RawHead {
 
 impl RawHead {
     /// `None` if `bytes` is shorter than a head, or if the head is all zeros.
-    pub(super) fn read(bytes: &[u8], version: u32) -> Option<RawHead> {
+    pub(super) fn read(bytes: &[u8]) -> Option<RawHead> {
         let bytes = bytes.get(..FRAME_HEAD_BYTES)?;
         if bytes.iter().all(|&b| b == 0) {
             return None;
@@ -381,33 +359,19 @@ impl RawHead {
         let crc = fields.u32()?;
         let seq = fields.u64()?;
         let wall_ms = fields.u64()? as i64;
-        let (group_start, records, mono_ms, kind_and_zeros) = if version < 3 {
-            let group_start = fields.u64()?;
-            let records = fields.u32()?;
-            (group_start, records, wall_ms.max(0) as u64, fields.u32()?)
-        } else {
-            let group_start = u64::from(fields.u32()?) * ALIGN;
-            let records = fields.u32()?;
-            let time_and_kind = fields.u64()?;
-            (
-                group_start,
-                records,
-                time_and_kind & MONO_MASK,
-                (time_and_kind >> 40) as u32,
-            )
-        };
-        let kind = kind_and_zeros as u8;
-        let zeros = kind_and_zeros >> 8 == 0;
+        let group_start = u64::from(fields.u32()?) * ALIGN;
+        let records = fields.u32()?;
+        let time_and_kind = fields.u64()?;
         Some(RawHead {
             payload_bytes,
             crc,
             seq,
             wall_ms,
-            mono_ms,
+            mono_ms: time_and_kind & MONO_MASK,
             group_start,
             records,
-            kind,
-            zeros,
+            kind: (time_and_kind >> 40) as u8,
+            zeros: time_and_kind >> 48 == 0,
         })
     }
 
@@ -421,8 +385,7 @@ impl RawHead {
         if frame_crc(coding.salt, self.payload_bytes, &bytes[8..]) != self.crc {
             return Err(FrameFault::Crc);
         }
-        let kind =
-            FrameKind::from_byte(self.kind, coding.version).ok_or(FrameFault::Kind(self.kind))?;
+        let kind = FrameKind::from_byte(self.kind).ok_or(FrameFault::Kind(self.kind))?;
         let RawHead {
             seq,
             wall_ms,

@@ -2,15 +2,11 @@
 
 use super::*;
 
-fn coding(version: u32, salt: u32) -> Coding {
-    Coding {
-        version,
-        salt,
-        run: 0,
-    }
+fn coding(salt: u32) -> Coding {
+    Coding { salt, run: 0 }
 }
 
-fn sealed(kind: FrameKind, payload: &[u8], version: u32) -> Vec<u8> {
+fn sealed(kind: FrameKind, payload: &[u8]) -> Vec<u8> {
     let mut out = vec![];
     let at = begin_frame(&mut out);
     out.extend_from_slice(payload);
@@ -23,47 +19,39 @@ fn sealed(kind: FrameKind, payload: &[u8], version: u32) -> Vec<u8> {
         records: 1,
         kind,
     };
-    seal_frame(&mut out[range.clone()], head, coding(version, 99));
+    seal_frame(&mut out[range.clone()], head, coding(99));
     out.truncate(range.end);
     out
 }
 
-fn parse(bytes: &[u8], version: u32, salt: u32) -> Result<Frame<'_>, FrameFault> {
-    RawHead::read(bytes, version)
+fn parse(bytes: &[u8], salt: u32) -> Result<Frame<'_>, FrameFault> {
+    RawHead::read(bytes)
         .ok_or(FrameFault::Ends)?
-        .verify(bytes, coding(version, salt))
+        .verify(bytes, coding(salt))
 }
 
 #[test]
 fn every_changed_bit_of_a_frame_is_detected() {
-    for version in FORMAT_VERSION_MIN..=FORMAT_VERSION {
-        let bytes = sealed(FrameKind::Readings, b"payload", version);
-        let frame = parse(&bytes, version, 99).unwrap();
-        let mono_ms = if version == 2 { 0 } else { 5 };
-        let kind = FrameKind::Readings;
-        let head = FrameHead {
-            seq: 7,
-            wall_ms: -1,
-            mono_ms,
-            group_start: 4096,
-            records: 1,
-            kind,
-        };
-        assert_eq!(
-            (frame.payload, frame.head),
-            (&b"payload"[..], head),
-            "version {version}"
-        );
-        assert_eq!(
-            parse(&bytes, version, 98).unwrap_err(),
-            FrameFault::Crc,
-            "another segment's salt"
-        );
-        for bit in 0..bytes.len() * 8 {
-            let mut bad = bytes.clone();
-            bad[bit / 8] ^= 1 << (bit % 8);
-            assert!(parse(&bad, version, 99).is_err(), "bit {bit}");
-        }
+    let bytes = sealed(FrameKind::Readings, b"payload");
+    let frame = parse(&bytes, 99).unwrap();
+    let head = FrameHead {
+        seq: 7,
+        wall_ms: -1,
+        mono_ms: 5,
+        group_start: 4096,
+        records: 1,
+        kind: FrameKind::Readings,
+    };
+    assert_eq!((frame.payload, frame.head), (&b"payload"[..], head));
+    assert_eq!(
+        parse(&bytes, 98).unwrap_err(),
+        FrameFault::Crc,
+        "another segment's salt"
+    );
+    for bit in 0..bytes.len() * 8 {
+        let mut bad = bytes.clone();
+        bad[bit / 8] ^= 1 << (bit % 8);
+        assert!(parse(&bad, 99).is_err(), "bit {bit}");
     }
 }
 
@@ -85,8 +73,8 @@ fn a_synced_frame_and_its_copy_are_never_in_one_sector() {
         records: 5,
         kind: FrameKind::Readings,
     };
-    let bytes = synced_frame(head, coding(3, 1));
-    let frame = parse(&bytes, 3, 1).unwrap();
+    let bytes = synced_frame(head, coding(1));
+    let frame = parse(&bytes, 1).unwrap();
     assert_eq!(
         frame.head,
         FrameHead {
@@ -104,22 +92,15 @@ fn a_synced_frame_and_its_copy_are_never_in_one_sector() {
 #[test]
 fn a_header_is_read_from_either_place_and_another_version_is_named() {
     let header = Header {
-        version: 3,
         number: 3,
         first_seq: 12,
         salt: u32::MAX,
         recycled: true,
         created_ms: 5,
     };
-    let older = Header {
-        version: 2,
-        ..header
-    };
-    assert_eq!(Header::decode(&older.encode()), Ok(older));
     assert_eq!(
         header.coding(),
         Coding {
-            version: 3,
             salt: u32::MAX,
             run: u32::MAX - 3
         }
@@ -164,7 +145,7 @@ fn dead_letters_round_trip_and_a_truncated_frame_is_refused() {
 
 #[test]
 fn a_gap_frame_gives_the_next_sequence() {
-    let bytes = sealed(FrameKind::Gap, &30u64.to_le_bytes(), 3);
-    let frame = parse(&bytes, 3, 99).unwrap();
+    let bytes = sealed(FrameKind::Gap, &30u64.to_le_bytes());
+    let frame = parse(&bytes, 99).unwrap();
     assert_eq!((frame.next_seq(), frame.span()), (30, 48));
 }
