@@ -209,7 +209,8 @@ fn brief(report: &Report) -> String {
             "{n} of them not known to be stored; there is damage, so others may be lost: keep the \
              directory"
         ),
-        // A checkpoint of an earlier release may be older than the last removal of a segment.
+        // After damage to the latest checkpoint, the one before it may be older than the last
+        // removal of a segment.
         (true, _, Some((first, end))) => format!(
             "entries {first}..{end} are in no segment and not known to be stored; if no file was \
              deleted by hand, they were stored shortly before the service was killed"

@@ -10,8 +10,7 @@
 //! **Before a removal.** Segments are removed only after a checkpoint without their entries is
 //! synced ([`CheckpointFile::before_removal`]). So every entry from `unstored_from` on is in a
 //! segment, and the next start notices if the first segments are missing. If the checkpoint cannot
-//! be written, it is removed instead. Earlier builds removed segments first. So a second checksum
-//! follows the slot ([`Checkpoint::precedes_removals`]), which they neither read nor write.
+//! be written, it is removed instead.
 
 use std::io;
 use std::path::Path;
@@ -24,8 +23,8 @@ use super::segment::Fields;
 pub(super) const NAME: &str = "checkpoint";
 const SLOT_BYTES: u64 = 4096;
 const MAGIC: [u8; 8] = *b"hbcheckp";
-/// Magic, three numbers, and two checksums.
-const USED: usize = 8 + 3 * 8 + 2 * 4;
+/// Magic, three numbers, and a checksum.
+const USED: usize = 8 + 3 * 8 + 4;
 
 /// The content of a slot; see the module.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -33,8 +32,9 @@ pub(super) struct Checkpoint {
     generation: u64,
     pub(super) unstored_from: u64,
     pub(super) synced_to: u64,
-    /// Whether segments were removed only after this checkpoint was synced; see the module.
-    precedes_removals: bool,
+    /// Whether it is known to be the latest. Damage to a slot leaves an older one, which does not
+    /// know the latest removals of segments.
+    is_latest: bool,
 }
 
 impl Checkpoint {
@@ -42,7 +42,7 @@ impl Checkpoint {
     /// and are in none. `first_seq`: where that segment starts; `None` if there is none.
     pub(super) fn missing_before(&self, first_seq: Option<u64>) -> Option<(u64, u64)> {
         let end = first_seq.unwrap_or(self.synced_to);
-        (self.precedes_removals && end > self.unstored_from).then_some((self.unstored_from, end))
+        (self.is_latest && end > self.unstored_from).then_some((self.unstored_from, end))
     }
 }
 
@@ -66,13 +66,9 @@ pub(super) fn read(fs: &dyn Fs, dir: &Path) -> io::Result<Option<Checkpoint>> {
         (a, b)
     };
     let newest = newest.filter(|newest| newest.generation > 0);
-    Ok(newest.map(|newest| {
-        // Damage to a slot leaves an older one, which does not know the latest removals.
-        let is_latest = older.is_some_and(|older| older.generation + 1 == newest.generation);
-        Checkpoint {
-            precedes_removals: newest.precedes_removals && is_latest,
-            ..newest
-        }
+    Ok(newest.map(|newest| Checkpoint {
+        is_latest: older.is_some_and(|older| older.generation + 1 == newest.generation),
+        ..newest
     }))
 }
 
@@ -81,10 +77,9 @@ fn decode(bytes: &[u8]) -> Option<Checkpoint> {
     if bytes.iter().all(|&byte| byte == 0) {
         return Some(Checkpoint::default());
     }
-    let (body, checksums) = bytes.split_at_checked(USED - 8)?;
+    let (body, checksum) = bytes.split_at_checked(USED - 4)?;
     let (magic, body_fields) = body.split_at(8);
-    let mut checksums = Fields(checksums);
-    if magic != MAGIC || checksums.u32()? != crc32c::crc32c(body) {
+    if magic != MAGIC || Fields(checksum).u32()? != crc32c::crc32c(body) {
         return None;
     }
     let mut fields = Fields(body_fields);
@@ -92,13 +87,8 @@ fn decode(bytes: &[u8]) -> Option<Checkpoint> {
         generation: fields.u64()?,
         unstored_from: fields.u64()?,
         synced_to: fields.u64()?,
-        precedes_removals: checksums.u32() == Some(removal_checksum(body)),
+        is_latest: false,
     })
-}
-
-/// Depends on the generation, so that one left by another writer of the slot does not count.
-fn removal_checksum(body: &[u8]) -> u32 {
-    crc32c::crc32c_append(crc32c::crc32c(body), b"removals")
 }
 
 /// Writes the slots alternately.
@@ -141,17 +131,14 @@ impl Writer {
         for number in [generation, unstored_from, synced_to] {
             bytes.extend_from_slice(&number.to_le_bytes());
         }
-        let checksums = [crc32c::crc32c(&bytes), removal_checksum(&bytes)];
-        for checksum in checksums {
-            bytes.extend_from_slice(&checksum.to_le_bytes());
-        }
+        bytes.extend_from_slice(&crc32c::crc32c(&bytes).to_le_bytes());
         write_all_at(&*self.file, &bytes, generation % 2 * SLOT_BYTES)?;
         self.file.sync_data()?;
         self.last = Checkpoint {
             generation,
             unstored_from,
             synced_to,
-            precedes_removals: true,
+            is_latest: true,
         };
         self.synced = true;
         Ok(())
@@ -246,19 +233,9 @@ mod tests {
         writer.write(5, 6).unwrap();
         assert_eq!(read(&fs, dir).unwrap().unwrap().unstored_from, 5);
     }
-    /// What an earlier build writes.
-    fn without_removals(fs: &MemFs, path: &Path) {
-        let mut bytes = fs.read(path).unwrap();
-        for slot in [0, 4096] {
-            if let Some(checksum) = bytes.get_mut(slot + 36..slot + 40) {
-                checksum.fill(0);
-            }
-        }
-        fs.replace(path, bytes);
-    }
 
     #[test]
-    fn only_a_checkpoint_that_precedes_removals_proves_that_segments_are_missing() {
+    fn only_the_latest_checkpoint_proves_that_segments_are_missing() {
         let fs = MemFs::new();
         let dir = Path::new("j");
         let path = dir.join(NAME);
@@ -271,20 +248,11 @@ mod tests {
         writer.write(4, 9).unwrap();
         assert_eq!(missing(Some(5)), Some((4, 5)));
         // The newest slot is damaged: the segments before 4 may have been removed.
-        let whole = fs.read(&path).unwrap();
-        let mut bytes = whole.clone();
+        let mut bytes = fs.read(&path).unwrap();
         bytes[10] ^= 1;
         fs.replace(&path, bytes);
         assert_eq!(read(&fs, dir).unwrap().unwrap().unstored_from, 1);
         assert_eq!(missing(Some(4)), None);
-        fs.replace(&path, whole);
-        without_removals(&fs, &path);
-        assert_eq!(missing(Some(5)), None);
-        assert_eq!(missing(None), None);
-        // This build continues it, also if nothing has changed.
-        let mut writer = Writer::open(&fs, dir, read(&fs, dir).unwrap()).unwrap();
-        writer.write(4, 9).unwrap();
-        assert_eq!(missing(Some(5)), Some((4, 5)));
     }
 
     #[test]

@@ -108,35 +108,6 @@ fn a_journal_without_segments_is_refused_if_the_checkpoint_has_unstored_entries(
     continues_from(&mut world, ENTRIES + 1);
 }
 
-/// Makes the checkpoint one of an earlier build, which had no second checksum.
-fn as_earlier_checkpoint(world: &World) {
-    let path = dir().join("checkpoint");
-    let mut bytes = world.fs.read(&path).unwrap();
-    for slot in [0, 4096] {
-        if let Some(checksum) = bytes.get_mut(slot + 36..slot + 40) {
-            checksum.fill(0);
-        }
-    }
-    world.fs.replace(&path, bytes);
-}
-
-#[test]
-fn an_earlier_build_may_have_removed_segments_before_its_checkpoint() {
-    let (mut world, paths) = several();
-    let second = first_seq(&world, 1);
-    let third = first_seq(&world, 2);
-    as_earlier_checkpoint(&world);
-    remove(&world, &paths[..1]);
-    assert!(report(&world).is_sound());
-    assert_eq!(salvaged(&world), Salvaged::default());
-    world.due.retain(|(id, _)| *id >= second);
-    world.open();
-    // From now on, missing segments are noticed.
-    world.finish();
-    remove(&world, &paths[1..2]);
-    refused_without(&mut world, second, third);
-}
-
 /// Stores everything. The clock does not advance, so no checkpoint is due.
 fn store_all(world: &mut World) {
     world.take(usize::from(u16::MAX));
