@@ -258,12 +258,11 @@ impl<'a> Run<'a> {
             return Err(ImportError::OtherOptions);
         }
         let url = client.base();
-        let mut state = known.unwrap_or_default();
-        // Earlier versions did not record it.
-        if let Some(before) = state.url.take().filter(|before| *before != url) {
-            return Err(ImportError::OtherService(before));
+        if let Some(state) = known.as_ref().filter(|state| state.url != url) {
+            return Err(ImportError::OtherService(state.url.clone()));
         }
-        state.url = Some(url);
+        let mut state = known.unwrap_or_default();
+        state.url = url;
         state.options = described;
         state.begin();
         Ok(Run {

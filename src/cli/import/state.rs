@@ -30,16 +30,14 @@ pub(super) struct Rejected {
 pub(super) struct State {
     /// The options that decide what a record means.
     pub(super) options: String,
-    /// The service that has acknowledged it. `None`: written by an earlier version.
-    #[serde(default)]
-    pub(super) url: Option<String>,
+    /// The service that has acknowledged it.
+    pub(super) url: String,
     /// See [`OpenFile::fingerprint`].
     pub(super) fingerprint: String,
     /// Bytes and lines of the content before which every record is acknowledged.
     pub(super) offset: u64,
     pub(super) lines: u64,
     /// The lines before those that the counts are about.
-    #[serde(default)]
     pub(super) counted_after: u64,
     pub(super) accepted: u64,
     pub(super) rejected: BTreeMap<String, Rejected>,
@@ -78,8 +76,6 @@ pub(super) enum StateError {
 /// the state of one would replace that of the other.
 pub(super) struct StateFile {
     path: PathBuf,
-    /// Where an earlier version kept the state, if elsewhere: by the name of the file only.
-    earlier_path: Option<PathBuf>,
     /// Open, and locked until it is closed.
     held: File,
 }
@@ -87,7 +83,7 @@ pub(super) struct StateFile {
 impl StateFile {
     /// The state of a file, in `dir` or next to the file. One that does not exist is created, empty.
     pub(super) fn hold(file: &Path, dir: Option<&Path>) -> Result<StateFile, StateError> {
-        let (path, earlier_path) = paths(file, dir).map_err(io_error(file))?;
+        let path = path_of(file, dir).map_err(io_error(file))?;
         loop {
             let held = OpenOptions::new()
                 .read(true)
@@ -104,11 +100,7 @@ impl StateFile {
             let locked = held.metadata().map_err(io_error(&path))?;
             match std::fs::metadata(&path) {
                 Ok(named) if (locked.dev(), locked.ino()) == (named.dev(), named.ino()) => {
-                    return Ok(StateFile {
-                        path,
-                        earlier_path,
-                        held,
-                    });
+                    return Ok(StateFile { path, held });
                 }
                 // Another import has put a new file in its place since it was opened.
                 Ok(_) => {}
@@ -120,26 +112,12 @@ impl StateFile {
 
     /// The state from which an import of `file` continues. `None`: from the start.
     pub(super) fn load(&self, file: &OpenFile) -> Result<Option<State>, StateError> {
-        let is_of_file = |state: &State| -> Result<bool, SourceError> {
-            let found = file.fingerprint(state.offset)?;
-            Ok(found.as_ref() == Some(&state.fingerprint))
+        let Some(state) = read(&self.path)? else {
+            return Ok(None);
         };
-        if let Some(state) = read(&self.path)? {
-            return match is_of_file(&state)? {
-                true => Ok(Some(state)),
-                false => Err(StateError::Changed),
-            };
-        }
-        let earlier = self
-            .earlier_path
-            .as_deref()
-            .map(read)
-            .transpose()?
-            .flatten();
-        match earlier {
-            // Otherwise it may be that of another file with this name.
-            Some(state) if is_of_file(&state)? => Ok(Some(state)),
-            _ => Ok(None),
+        match file.fingerprint(state.offset)?.as_ref() == Some(&state.fingerprint) {
+            true => Ok(Some(state)),
+            false => Err(StateError::Changed),
         }
     }
 
@@ -170,19 +148,19 @@ fn io_error(path: &Path) -> impl Fn(io::Error) -> StateError {
     }
 }
 
-/// The paths of a file's state: now, and of an earlier version if it differs.
-fn paths(file: &Path, dir: Option<&Path>) -> io::Result<(PathBuf, Option<PathBuf>)> {
-    let mut plain = file.file_name().unwrap_or_default().to_owned();
-    plain.push(".import");
+/// The path of a file's state.
+fn path_of(file: &Path, dir: Option<&Path>) -> io::Result<PathBuf> {
     let Some(dir) = dir else {
-        return Ok((file.with_file_name(plain), None));
+        let mut name = file.file_name().unwrap_or_default().to_owned();
+        name.push(".import");
+        return Ok(file.with_file_name(name));
     };
     // Files of different directories may have the same name.
     let file = file.canonicalize()?;
     let hash = xxh3_64(file.as_os_str().as_bytes());
     let mut name = file.file_name().unwrap_or_default().to_owned();
     name.push(format!(".{hash:016x}.import"));
-    Ok((dir.join(name), Some(dir.join(plain))))
+    Ok(dir.join(name))
 }
 
 /// `None`: there is none, or nothing was acknowledged.
@@ -293,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn files_with_one_name_have_states_of_their_own_and_that_of_an_earlier_version_is_read() {
+    fn files_with_one_name_have_states_of_their_own() {
         let dir = tempfile::tempdir().unwrap();
         let states = dir.path().join("states");
         let files = ["a", "b"].map(|name| dir.path().join(name).join("d.csv"));
@@ -302,27 +280,20 @@ mod tests {
             std::fs::write(file, text).unwrap();
         }
         std::fs::create_dir(&states).unwrap();
-        let earlier = format!(
-            r#"{{"options":"","fingerprint":"{}","offset":2,"lines":1,"accepted":1,"rejected":{{}},"complete":true}}"#,
-            open(&files[0]).fingerprint(2).unwrap().unwrap()
-        );
-        std::fs::write(states.join("d.csv.import"), earlier).unwrap();
-        let mut a = StateFile::hold(&files[0], Some(&states)).unwrap();
-        let mut b = StateFile::hold(&files[1], Some(&states)).unwrap();
-        let state = a.load(&open(&files[0])).unwrap().unwrap();
-        assert_eq!((state.offset, state.accepted), (2, 1));
-        assert_eq!(
-            b.load(&open(&files[1])).unwrap(),
-            None,
-            "it is of the other file"
-        );
-        a.save(&state).unwrap();
-        let other = State {
-            fingerprint: open(&files[1]).fingerprint(2).unwrap().unwrap(),
-            ..state.clone()
-        };
-        b.save(&other).unwrap();
-        assert_eq!(a.load(&open(&files[0])).unwrap(), Some(state));
-        assert_eq!(b.load(&open(&files[1])).unwrap(), Some(other));
+        let mut held = files
+            .each_ref()
+            .map(|file| StateFile::hold(file, Some(&states)).unwrap());
+        let saved = files.each_ref().map(|file| State {
+            offset: 2,
+            lines: 1,
+            fingerprint: open(file).fingerprint(2).unwrap().unwrap(),
+            ..State::default()
+        });
+        for (held, state) in held.iter_mut().zip(&saved) {
+            held.save(state).unwrap();
+        }
+        for ((held, file), state) in held.iter().zip(&files).zip(saved) {
+            assert_eq!(held.load(&open(file)).unwrap(), Some(state));
+        }
     }
 }

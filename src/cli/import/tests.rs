@@ -175,15 +175,6 @@ fn a_file_that_was_sent_to_another_service_is_refused_until_restart() {
         (1, 1),
         "each service has got it once"
     );
-    // The state of an earlier version does not name a service.
-    let state_path = dir.path().join("a.csv.import");
-    let text = std::fs::read_to_string(&state_path).unwrap();
-    let mut state: serde_json::Value = serde_json::from_str(&text).unwrap();
-    state.as_object_mut().unwrap().remove("url").unwrap();
-    std::fs::write(&state_path, state.to_string()).unwrap();
-    first.import(&path, &[]).unwrap();
-    assert!(first.bodies().is_empty());
-    assert!(second.import(&path, &[]).is_err(), "it is recorded now");
 }
 
 #[test]
