@@ -72,7 +72,7 @@ pub(super) async fn run(
     // There, because the driver opens its connections in the runtime that its client began in.
     let of_store = config.clone();
     let store = match storing.spawn(async move { store(&of_store).await }).await {
-        Ok(Ok(store)) => Arc::new(store.for_service()),
+        Ok(Ok(store)) => Arc::new(store),
         Ok(Err(error)) if error.is_permanent() => {
             fail(error);
             return ExitCode::from(CONFIG_UNUSABLE);

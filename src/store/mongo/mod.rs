@@ -18,7 +18,6 @@ mod dead_letters;
 mod document;
 mod error;
 mod expiry;
-mod gate_support;
 mod hello;
 mod limited;
 mod logged_out;
@@ -77,10 +76,8 @@ use crate::model::{
 };
 use crate::telemetry::metrics;
 use error::{all_applied, command_error, concern_error, describe};
-use gate_support::GateSupport;
 use limited::{in_part, limited, timed_out};
 use pack::{CommandOptions, WriteConcern};
-use schema::gates_since::Asks;
 use schema::identities::Prepared;
 use server_clock::ServerClock;
 use uri::UriError;
@@ -146,9 +143,9 @@ pub struct MongoStore {
     /// `store.uri` has a user.
     has_user: bool,
     series: Arc<TimeSeriesWriter>,
-    gates: Arc<GateSupport>,
-    /// Who prepares a database that is not new.
-    asks: Asks,
+    /// Whether appends use the gates of pages ([`pack`]). Not on a sharded cluster, where a filter
+    /// needs the shard key, not only `_id`; and not before the server was asked.
+    with_gates: Arc<AtomicBool>,
     optional_indexes: OptionalIndexes,
     rollup: Option<RollupSchema>,
 }
@@ -209,8 +206,7 @@ impl MongoStore {
             catalog_complete: Arc::default(),
             prepared: Arc::default(),
             has_user,
-            gates: Arc::default(),
-            asks: Asks::Command,
+            with_gates: Arc::default(),
             optional_indexes: OptionalIndexes::default(),
             rollup: None,
         })
@@ -221,16 +217,6 @@ impl MongoStore {
     pub fn with_latest_and_tags(self, optional_indexes: OptionalIndexes) -> MongoStore {
         MongoStore {
             optional_indexes,
-            ..self
-        }
-    }
-
-    /// The store of a service. In a database of an earlier version, the day after which appends
-    /// use gates begins when the first of them prepares it, not with a command.
-    #[must_use]
-    pub fn for_service(self) -> MongoStore {
-        MongoStore {
-            asks: Asks::Service,
             ..self
         }
     }

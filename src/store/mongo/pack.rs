@@ -94,8 +94,7 @@ impl CommandOptions {
 
 /// Encodes writes of one kind, all `Create` or all `Append`, as one command. In
 /// [`StorageMode::TimeSeries`] it contains only the summaries, and `comment` identifies the
-/// statement for the fence. `with_gates`: whether appends use them
-/// ([`GateSupport`](super::gate_support::GateSupport)); otherwise all of them compare.
+/// statement for the fence. `with_gates`: whether appends use gates; otherwise all of them compare.
 ///
 /// # Errors
 /// The encoder produced invalid BSON: a bug.

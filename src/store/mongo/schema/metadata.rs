@@ -23,25 +23,23 @@ use crate::store::mongo::setup::{SchemaError, Setup};
 
 const STEP: &str = "reading the schema version and span of the database (hourbucket_meta)";
 
-/// Refuses a database that was written with another span or by a newer version. Returns whether
-/// nothing was written yet. Changes nothing.
+/// Refuses a database that was written with another span or by a newer version. Changes nothing.
 ///
 /// # Errors
 /// What does not match, and what to do.
 pub(in crate::store::mongo) async fn check(
     setup: &Setup<'_>,
     span: Span,
-) -> Result<bool, SchemaError> {
+) -> Result<(), SchemaError> {
     let found = match read(setup).await? {
         Some(found) => found,
         None => match one_page(setup).await? {
-            // Written by a version without this document.
+            // The document was removed, or not restored.
             Some(page) => of_page(&page, span),
-            None => return Ok(true),
+            None => return Ok(()),
         },
     };
-    fits(&found, span, setup.db.name())?;
-    Ok(false)
+    fits(&found, span, setup.db.name())
 }
 
 /// Checks the same, and records the span if none is recorded yet; returns whether it did.

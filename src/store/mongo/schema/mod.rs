@@ -7,7 +7,6 @@ pub(super) mod days;
 pub(super) mod detect;
 pub(super) mod dropped;
 pub(super) mod foreign;
-pub(super) mod gates_since;
 pub(super) mod identities;
 pub(super) mod kinds;
 pub(super) mod latest_and_tag_indexes;

@@ -23,7 +23,6 @@ use crate::store::mongo::schema::advisories;
 use crate::store::mongo::schema::collections::{self, Retention};
 use crate::store::mongo::schema::days;
 use crate::store::mongo::schema::detect;
-use crate::store::mongo::schema::gates_since::{self, Asks};
 use crate::store::mongo::schema::latest_and_tag_indexes;
 use crate::store::mongo::schema::metadata;
 use crate::store::mongo::setup::{SchemaError, Setup};
@@ -148,19 +147,15 @@ impl MongoStore {
         };
         let mut changes = vec![];
         self.list_expected(&setup).await?;
-        let is_new = metadata::check(&setup, span).await?;
+        metadata::check(&setup, span).await?;
         let (native, why) = self
             .choose(&setup, keep.readings_s(span), &mut changes)
             .await?;
         if metadata::record_span(&setup, span).await? {
             changes.push(format!("noted bucket.span in {}", META));
         }
-        let asks = match is_new {
-            true => Asks::First,
-            false => self.asks,
-        };
-        let gates_since = gates_since::find_or_record(&setup, &server.hello, asks).await?;
-        self.gates.note(&server.hello, gates_since);
+        self.with_gates
+            .store(!is_mongos(&server.hello), Ordering::Release);
         changes.extend(collections::prepare(&setup, span, keep).await?);
         changes.extend(catalog::prepare(&setup).await?);
         self.catalog_complete

@@ -1,5 +1,6 @@
 //! Page writes: commands of many statements, and what their replies mean for each of them.
 
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use mongodb::bson::Document;
@@ -28,7 +29,7 @@ impl MongoStore {
             } else {
                 "update"
             };
-            let with_gates = self.gates.are_used();
+            let with_gates = self.with_gates.load(Ordering::Acquire);
             let at_fault = match pack::command(writes, &self.options, comment, with_gates) {
                 Err(error) => error.to_string(),
                 Ok(command) => {
