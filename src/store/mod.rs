@@ -53,7 +53,7 @@ use reading::{
     DeadLetterQuery, MeasurementQuery, MeasurementResults, PageQuery, PageResults, SensorQuery,
     StoredDeadLetter, StoredSensor,
 };
-use retention::RemovedReadings;
+use retention::{Extent, RemovedReadings};
 
 /// The result of one page write.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -176,6 +176,16 @@ pub struct LoadedPage {
     /// them, or the store is about to; and `keys` is empty. Known with `doubt` only, except in the
     /// latter case.
     pub readings_removed: bool,
+}
+
+impl LoadedPage {
+    /// What it counts.
+    pub(crate) fn extent(&self) -> Extent {
+        Extent {
+            count: u64::from(self.count),
+            first_ts_ms: self.first_ts_ms,
+        }
+    }
 }
 
 impl LoadedBucket {

@@ -38,8 +38,6 @@
 
 use std::time::Duration;
 
-use super::LoadedPage;
-
 /// From the end of the retention to the removal: time for accepted readings to be stored.
 pub const MARGIN: Duration = Duration::from_secs(6 * 60 * 60);
 
@@ -69,13 +67,10 @@ impl Extent {
         first_ts_ms: i64::MAX,
     };
 
-    /// What the documents of a bucket count. (One that counts nothing has no meaningful time.)
-    pub(crate) fn of<'a>(pages: impl IntoIterator<Item = &'a LoadedPage>) -> Extent {
-        let of_page = |page: &LoadedPage| Extent {
-            count: u64::from(page.count),
-            first_ts_ms: page.first_ts_ms,
-        };
-        let pages = pages.into_iter().map(of_page).filter(|page| page.count > 0);
+    /// The sum of what the documents of a bucket count. (One that counts nothing has no meaningful
+    /// time.)
+    pub(crate) fn of(pages: impl IntoIterator<Item = Extent>) -> Extent {
+        let pages = pages.into_iter().filter(|page| page.count > 0);
         pages.fold(Extent::NONE, Extent::plus)
     }
 

@@ -148,7 +148,7 @@ pub(crate) const MAY_NAME: &[(&str, &[&str])] = &[
             "journal(JournalHandle)",
             "route(shard_of)",
             "rollup(RollupView)",
-            "store(Store|StoreError|LoadedBucket|LoadedPage|reading|catalog|days|summaries)",
+            "store(Store|StoreError|LoadedBucket|LoadedPage|reading|catalog|days|retention|summaries)",
             "config",
             "telemetry",
         ],

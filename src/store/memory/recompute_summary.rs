@@ -138,8 +138,7 @@ fn counted(pages: &[&Page]) -> Extent {
         count: u64::from(page.count),
         first_ts_ms: page.first_ts_ms.unwrap_or(i64::MAX),
     };
-    let pages = pages.iter().map(of_page).filter(|page| page.count > 0);
-    pages.fold(Extent::NONE, Extent::plus)
+    Extent::of(pages.iter().map(of_page))
 }
 
 fn page(count: u32, sealed: bool, chunk: Chunk) -> Page {

@@ -23,7 +23,7 @@ use crate::store::mongo::limited::timed_out;
 use crate::store::mongo::read::load::{Load, together};
 use crate::store::mongo::write::recompute_summary;
 use crate::store::retention::Extent;
-use crate::store::{LoadedBucket, StoreError, StoreErrorKind};
+use crate::store::{LoadedBucket, LoadedPage, StoreError, StoreErrorKind};
 use crate::telemetry::metrics;
 
 /// Maximum sensors per command.
@@ -139,7 +139,7 @@ impl Load<'_> {
         let request = &self.requests[r];
         let stored = measured.extent;
         let is_whole = self.slots_of(r, |bucket| {
-            let counted = Extent::of(&bucket.pages);
+            let counted = Extent::of(bucket.pages.iter().map(LoadedPage::extent));
             counted.count == stored.count && !counted.has_lost(bucket.pages.len(), stored)
         });
         let mut is_removed = false;

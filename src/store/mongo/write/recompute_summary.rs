@@ -145,7 +145,7 @@ pub(in crate::store::mongo) async fn recompute_summary(
     for _ in 0..TRIES_MAX {
         let pages = heads(series, bucket).await?;
         let total = add_up(series, bucket, None).await?;
-        let counted = Extent::of(pages.iter().flatten());
+        let counted = Extent::of(pages.iter().flatten().map(LoadedPage::extent));
         let has_lost = counted.has_lost(pages.len(), total.extent());
         if (has_lost && !force) || total.count == 0 {
             // Or the bucket was converted, and its measurements were removed after that.
