@@ -53,8 +53,8 @@ async fn begun(addr: SocketAddr, path: &str, length: usize, body: &str) -> TcpSt
 /// What arrives until the connection ends.
 async fn rest(mut stream: TcpStream) -> String {
     let mut all = Vec::new();
-    // A reset is an end as well.
-    let _ = timeout(Duration::from_secs(20), stream.read_to_end(&mut all))
+    // A reset is an end as well. Long enough for a thread of low priority on a busy machine.
+    let _ = timeout(Duration::from_secs(120), stream.read_to_end(&mut all))
         .await
         .expect("the connection stays open");
     String::from_utf8(all).unwrap()
