@@ -85,7 +85,8 @@ fn pages_get_their_validator_and_indexes_again() {
 fn measurements_in_a_plain_collection_are_reported() {
     let (db, service) = start("measured", "timeseries");
     run(&db, doc! { "drop": "sensor_readings" });
-    service.write_lines(&format!("m,sensor_id=A v=2 {}", START_MS + 1));
+    // Another sensor: of the hour of A a measurement is missing now.
+    service.write_lines(&format!("m,sensor_id=B v=2 {}", START_MS + 1));
     service.wait_settled(2, PATIENCE);
     wait_for_reason(&service, "rename or drop sensor_readings");
     // Once it is out of the way, the time-series collection is created again.
