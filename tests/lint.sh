@@ -25,6 +25,12 @@ for file in "${FILES[@]}"; do
     [[ ! $first =~ ^'#!'.*sh$ ]] || SHELL_SCRIPTS+=("$file")
 done
 
+for file in "${FILES[@]}"; do
+    [[ $file == *.rs && -f $file ]] || continue
+    lines=$(wc -l <"$file")
+    ((lines <= 800)) || say "warning: $file has $lines lines; it may have become two things"
+done
+
 "$LINTERS/shellcheck" --external-sources "${SHELL_SCRIPTS[@]}"
 "$LINTERS/ruff" check --quiet "${PYTHON_FILES[@]}"
 say "shellcheck: ${#SHELL_SCRIPTS[@]} scripts; ruff: ${#PYTHON_FILES[@]} files"

@@ -1,32 +1,9 @@
-//! Compares the source with `docs/glossary.md`: every public type of the pipeline is listed there,
-//! every listed type exists, and no retired word is used in an identifier or a comment.
+//! Compares the source with `docs/glossary.md`: each type that is listed there
+//! exists, and no retired word is used in an identifier or a comment.
 
 use std::collections::BTreeSet;
 
 use super::source::Code;
-
-/// The folders and files whose public types the glossary lists.
-const PIPELINE: &[&str] = &[
-    "src/accumulate/",
-    "src/access/",
-    "src/ack.rs",
-    "src/admission.rs",
-    "src/commit_delay.rs",
-    "src/dead_letters/",
-    "src/decode/",
-    "src/enrich/",
-    "src/flush/",
-    "src/ingest/",
-    "src/journal/",
-    "src/latest/",
-    "src/rollup/",
-    "src/maintain/",
-    "src/promql/",
-    "src/model/",
-    "src/read/",
-    "src/route/",
-    "src/store/",
-];
 
 /// Names of other libraries that contain a retired word.
 const OTHERS: &[&str] = &["PoisonError"];
@@ -57,29 +34,15 @@ impl Glossary {
         }
     }
 
-    /// The violations of these files (path and text): public types that the glossary lacks, and
-    /// listed types that do not exist.
-    pub(crate) fn check_types(&self, files: &[(String, String)]) -> Vec<String> {
-        let mut found = Vec::new();
-        let mut public = BTreeSet::new();
-        for (path, text) in files
+    /// The types that are listed and declared in none of these files (path and text).
+    pub(crate) fn missing_types(&self, files: &[(String, String)]) -> Vec<String> {
+        let declared: BTreeSet<String> = files
             .iter()
-            .filter(|(path, _)| PIPELINE.iter().any(|p| path.starts_with(p)))
-        {
-            for (line, name) in public_types(&Code::read(path, text).text) {
-                if !self.types.contains(&name) {
-                    found.push(format!(
-                        "{path}:{line}: docs/glossary.md does not list the public type `{name}`"
-                    ));
-                }
-                public.insert(name);
-            }
-        }
-        let gone = self.types.difference(&public);
-        found.extend(gone.map(|name| {
-            format!("docs/glossary.md: there is no public type `{name}` in the pipeline")
-        }));
-        found
+            .flat_map(|(path, text)| types(&Code::read(path, text).text))
+            .collect();
+        let gone = self.types.difference(&declared);
+        gone.map(|name| format!("docs/glossary.md: there is no type `{name}`"))
+            .collect()
     }
 
     /// Retired words in one file, with their lines. Texts in quotes are not checked: they may be
@@ -116,24 +79,18 @@ fn quoted(cell: &str) -> Vec<String> {
         .collect()
 }
 
-/// Names of `pub` types, with their lines; `pub(crate)` and narrower are not public.
-fn public_types(code: &str) -> Vec<(usize, String)> {
-    let mut found = Vec::new();
-    for (number, line) in code.lines().enumerate() {
-        let Some(rest) = line.trim_start().strip_prefix("pub ") else {
-            continue;
-        };
-        for keyword in ["struct ", "enum ", "trait ", "type "] {
-            if let Some(name) = rest.strip_prefix(keyword) {
-                let name: String = name
-                    .chars()
-                    .take_while(|c| c.is_alphanumeric() || *c == '_')
-                    .collect();
-                found.push((number + 1, name));
-            }
-        }
-    }
-    found
+/// The names of the types that a file declares, without literals and comments.
+fn types(code: &str) -> Vec<String> {
+    let is_keyword = |word: &str| ["struct", "enum", "trait", "type"].contains(&word);
+    let words: Vec<&str> = code
+        .split(|c: char| !c.is_alphanumeric() && c != '_')
+        .filter(|word| !word.is_empty())
+        .collect();
+    words
+        .windows(2)
+        .filter(|pair| is_keyword(pair[0]))
+        .map(|pair| pair[1].to_owned())
+        .collect()
 }
 
 /// The words of a line in lower case: identifiers are split at underscores and capitals.

@@ -1,43 +1,13 @@
 //! Reads Rust source as a list of the paths that it names, for `architecture.rs`: without comments,
 //! literals and test modules, with `use` trees expanded and `self` and `super` resolved.
 
-use std::collections::BTreeSet;
-
 /// The parts of a file that rules check.
 pub(crate) struct Code {
     /// Every path that it names, with its line; a macro's ends with `!`. Keywords and single names
     /// are included.
     pub(crate) paths: Vec<(usize, String)>,
-    /// Which of the paths belong to a `use`.
-    pub(crate) imports: Vec<Import>,
-    /// The items that it declares, also inside other items.
-    pub(crate) declared: BTreeSet<String>,
     /// The file without comments, literals and test modules.
     pub(crate) text: String,
-}
-
-/// The words before the name of an item.
-const ITEMS: &[&str] = &[
-    "fn",
-    "struct",
-    "enum",
-    "union",
-    "trait",
-    "type",
-    "const",
-    "static",
-    "mod",
-    "macro_rules!",
-];
-
-/// One name that a `use` brings into a file.
-pub(crate) struct Import {
-    /// The index of its path in [`Code::paths`].
-    pub(crate) at: usize,
-    /// The name in this file: the one after `as`; `*` for all names of a module.
-    pub(crate) name: String,
-    /// `pub use`, or `pub(…) use`.
-    pub(crate) is_public: bool,
 }
 
 impl Code {
@@ -48,19 +18,11 @@ impl Code {
             text: &text,
             at: 0,
             paths: Vec::new(),
-            imports: Vec::new(),
         };
         scan.all();
         let module = module_of(path);
         let ends: Vec<usize> = (0..text.len()).filter(|at| text[*at] == '\n').collect();
         let line = |at: usize| 1 + ends.partition_point(|end| *end < at);
-        let declared = scan
-            .paths
-            .windows(2)
-            .filter(|pair| ITEMS.contains(&pair[0].1.as_str()));
-        let declared = declared
-            .map(|pair| pair[1].1.trim_end_matches('!').to_owned())
-            .collect();
         let paths = scan
             .paths
             .into_iter()
@@ -68,8 +30,6 @@ impl Code {
             .collect();
         Code {
             paths,
-            imports: scan.imports,
-            declared,
             text: text.iter().collect(),
         }
     }
@@ -105,9 +65,12 @@ pub(crate) fn test_modules(path: &str, text: &str) -> Vec<String> {
     declared.collect()
 }
 
-/// The modules above the items of a file, from the root of the crate.
-pub(crate) fn module_of(path: &str) -> Vec<String> {
+/// The modules above the items of a file, from the root of its crate.
+fn module_of(path: &str) -> Vec<String> {
     let place = path.trim_start_matches("src/").trim_end_matches(".rs");
+    let place = place
+        .split_once("/src/")
+        .map_or(place, |(_, inside)| inside);
     let place = place.strip_suffix("/mod").unwrap_or(place);
     if place == "lib" || place == "main" {
         Vec::new()
@@ -271,7 +234,6 @@ struct Scan<'a> {
     text: &'a [char],
     at: usize,
     paths: Vec<(usize, String)>,
-    imports: Vec<Import>,
 }
 
 impl Scan<'_> {
@@ -284,7 +246,7 @@ impl Scan<'_> {
             let start = self.at;
             let mut path = self.word();
             if path == "use" {
-                self.tree("", self.is_public(start));
+                self.tree("");
                 continue;
             }
             while self.skip("::") {
@@ -301,26 +263,15 @@ impl Scan<'_> {
         }
     }
 
-    /// Whether `pub`, alone or with a restriction in brackets, precedes the word at `at`.
-    fn is_public(&self, at: usize) -> bool {
-        let before: String = self.text[at.saturating_sub(80)..at].iter().collect();
-        let before = before
-            .rsplit([';', '{', '}', ']'])
-            .next()
-            .unwrap_or_default()
-            .trim();
-        before == "pub" || (before.starts_with("pub(") && before.ends_with(')'))
-    }
-
     /// One branch of a `use` tree, and those below it.
-    fn tree(&mut self, above: &str, is_public: bool) {
+    fn tree(&mut self, above: &str) {
         let mut path = above.to_owned();
         loop {
             self.blanks();
             let start = self.at;
             if self.skip("{") {
                 while !matches!(self.next_mark(), None | Some('}' | ';')) {
-                    self.tree(&path, is_public);
+                    self.tree(&path);
                     self.blanks();
                     self.skip(",");
                 }
@@ -350,23 +301,10 @@ impl Scan<'_> {
             if self.skip("::") {
                 continue;
             }
-            let mut name = path
-                .trim_end_matches("::self")
-                .rsplit("::")
-                .next()
-                .unwrap_or_default()
-                .to_owned();
+            // The name after `as` is not a path.
             while !matches!(self.peek(), None | Some(',' | '}' | ';')) {
-                match self.word() {
-                    word if word.is_empty() => self.at += 1,
-                    word => name = word,
-                }
+                self.at += 1;
             }
-            self.imports.push(Import {
-                at: self.paths.len(),
-                name,
-                is_public,
-            });
             self.paths.push((start, path));
             return;
         }
