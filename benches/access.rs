@@ -23,7 +23,7 @@ use std::time::Duration;
 use hourbucket::access::{Grant, GrantDefaults, Quota, Tokens, hash_secret};
 use hourbucket::config::Config;
 use hourbucket::decode::{Context, Format, Rejects, decode};
-use hourbucket::model::{BatchBuilder, Now, SensorPatterns};
+use model::{BatchBuilder, Now, SensorPatterns};
 
 const NOW: i64 = 1_709_290_800_000;
 /// Of one body.

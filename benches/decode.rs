@@ -16,7 +16,7 @@ use std::fmt::Write;
 
 use hourbucket::config::Config;
 use hourbucket::decode::{Context, Format, Rejects, decode};
-use hourbucket::model::BatchBuilder;
+use model::BatchBuilder;
 
 /// The service's allocator.
 #[global_allocator]

@@ -13,12 +13,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use hourbucket::ack::{Ack, AckOutcome};
 use hourbucket::admission::{Admission, AdmissionControl, IngestBatch, admission_channel};
 use hourbucket::config;
 use hourbucket::journal::fs::{FsFile, RealFs};
 use hourbucket::journal::{EntryKind, Follower, Journal, JournalDeps, OpenedJournal};
-use hourbucket::model::{BatchBuilder, ReadingBatch, SystemClock, ValueRef};
+use model::ack::{Ack, AckOutcome};
+use model::{BatchBuilder, ReadingBatch, SystemClock, ValueRef};
 
 const READINGS: usize = 100;
 /// Size of the bare file, and of a segment.

@@ -8,15 +8,15 @@ use std::time::Duration;
 
 use hourbucket::accumulate::PageLimits;
 use hourbucket::accumulate::state::{Job, JobResult, Shard, ShardSettings};
-use hourbucket::ack::Ack;
 use hourbucket::flush::backoff::Backoff;
 use hourbucket::flush::due::DuePolicy;
-use hourbucket::model::{
+use hourbucket::route::row_refs;
+use hourbucket::store::PageWriteResult;
+use model::ack::Ack;
+use model::{
     BatchBuilder, BucketStart, NewBuckets, Now, PageWrite, ReadingBatch, Span, StorageMode,
     ValueRef,
 };
-use hourbucket::route::row_refs;
-use hourbucket::store::PageWriteResult;
 
 /// The allocator of the service.
 #[global_allocator]

@@ -13,9 +13,9 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
-use crate::ack::Ack;
-use crate::model::batch::BYTES_MAX;
-use crate::model::{DeadLetter, FieldLimiter, ReadingBatch, memory};
+use model::ack::Ack;
+use model::batch::BYTES_MAX;
+use model::{DeadLetter, FieldLimiter, ReadingBatch, memory};
 
 /// The unstored bytes of one sender in the journal. Ingest names it, and the journal counts.
 #[derive(Debug, Clone, Default)]

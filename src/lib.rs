@@ -41,7 +41,6 @@
 
 pub mod access;
 pub mod accumulate;
-pub mod ack;
 pub mod admin;
 pub mod admission;
 pub mod app;
@@ -56,7 +55,6 @@ pub mod ingest;
 pub mod journal;
 pub mod latest;
 pub mod maintain;
-pub mod model;
 pub mod priority;
 pub mod promql;
 pub mod read;

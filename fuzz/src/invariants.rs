@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::config::{Config, Decoding};
 use super::decode::sparkplug::Sparkplug;
 use super::decode::{Context, Decoder, Formats, Rejects};
-use super::model::{BatchBuilder, ReadingBatch, Value};
+use model::{BatchBuilder, ReadingBatch, Value};
 
 /// 2024-03-01T11:00:00Z
 const NOW_MS: i64 = 1_709_290_800_000;

@@ -22,8 +22,6 @@ mod frames;
 mod forwarded;
 #[path = "../../src/ingest/proxy/header.rs"]
 mod header;
-#[path = "../../src/model/mod.rs"]
-mod model;
 #[path = "../../src/ingest/packet_fields.rs"]
 mod packet_fields;
 #[path = "../../src/ingest/listen/strict.rs"]

@@ -2,12 +2,12 @@
 //! in whatever order and with whatever names. Shared by the fuzzer and by
 //! `tests/pure/fuzz_corpus.rs`.
 
-use super::model::{BatchBuilder, FieldSchemas, RowFlags, Rows, Value, ValueRef};
+use model::{BatchBuilder, FieldSchemas, RowFlags, Rows, Value, ValueRef};
 
 /// Operations in one input.
 const STEPS_MAX: usize = 400;
 /// Bytes of the key of an element, as `Rows` counts them at most.
-const KEY_BYTES: u64 = super::model::rows::ARRAY_KEY_BYTES_MAX;
+const KEY_BYTES: u64 = model::rows::ARRAY_KEY_BYTES_MAX;
 
 #[derive(Debug, Clone, PartialEq)]
 struct Plain {

@@ -10,7 +10,6 @@ use std::time::Duration;
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
 use hourbucket::accumulate::PageLimits;
 use hourbucket::accumulate::state::{RowRef, Shard, ShardSettings};
-use hourbucket::ack::Ack;
 use hourbucket::admission::{AdmissionControl, IngestBatch, admission_channel};
 use hourbucket::config::Config;
 use hourbucket::decode::{Context, Format, Rejects, TsUnit, decode};
@@ -18,11 +17,12 @@ use hourbucket::flush::backoff::Backoff;
 use hourbucket::flush::due::DuePolicy;
 use hourbucket::journal::fs::RealFs;
 use hourbucket::journal::{Journal, JournalDeps, OpenedJournal};
-use hourbucket::model::{
+use hourbucket::store::mongo::packed_bytes;
+use model::ack::Ack;
+use model::{
     BatchBuilder, Gate, GateSlot, Now, PageKind, PageWrite, ReadingBatch, RowFlags, Rows,
     StorageMode, SystemClock, ValueRef, summary,
 };
-use hourbucket::store::mongo::packed_bytes;
 
 const READINGS: usize = 1000;
 const NAMES: [&str; 7] = [

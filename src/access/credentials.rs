@@ -14,7 +14,7 @@ use super::jwt::{Claims, Jwt, JwtFault};
 use super::quota::GrantDefaults;
 use super::tokens::{Tokens, TokensError};
 use crate::config::{Certificates as CertificateSettings, ClientIdentity};
-use crate::model::SensorPatterns;
+use model::SensorPatterns;
 
 /// The senders of JWTs and certificates count as more than one: their issuer decides how many there
 /// are.

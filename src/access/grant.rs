@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use super::quota::{Quota, QuotaExceeded, Usage};
 use crate::config::ClientIdentity;
-use crate::model::batch::SenderTag;
-use crate::model::{BatchBuilder, Now, SensorPatterns};
+use model::batch::SenderTag;
+use model::{BatchBuilder, Now, SensorPatterns};
 
 /// A protocol that a grant may be limited to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

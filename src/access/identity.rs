@@ -1,7 +1,7 @@
 //! Who a sender or reader is: the name that every kind of credentials leads to. Pure.
 
-use crate::model::SensorPatterns;
-use crate::model::sensor_patterns::InvalidPattern;
+use model::SensorPatterns;
+use model::sensor_patterns::InvalidPattern;
 
 /// The longest identity: it is a key of the quotas, a tag and part of log lines.
 const IDENTITY_MAX_BYTES: usize = 128;

@@ -8,8 +8,8 @@ use super::grant::{Grant, Proof, Protocol, Protocols};
 use super::identity::{own_patterns, valid_identity};
 use super::quota::{GrantDefaults, Quota, share};
 use crate::config::{parse_duration, parse_size};
-use crate::model::SensorPatterns;
-use crate::model::sensor_patterns::InvalidPattern;
+use model::SensorPatterns;
+use model::sensor_patterns::InvalidPattern;
 
 /// Maximum length of a token id.
 const TOKEN_ID_MAX_BYTES: usize = 64;

@@ -15,7 +15,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::state::Shard;
 use super::state::catalog::CatalogScan;
 use super::state::snapshot::{FleetScan, IdScan, SensorSnapshot, ShardFleet, UnstoredRows};
-use crate::model::{CatalogUpdate, Now, SensorId, stable_hash};
+use model::{CatalogUpdate, Now, SensorId, stable_hash};
 
 /// Queries in one shard's queue; further callers wait.
 const QUERIES_MAX: usize = 16;

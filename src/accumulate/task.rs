@@ -14,16 +14,16 @@ use super::state::failing::Quarantined;
 use super::state::{
     Job, JobResult, RejectedRows, RowRef, Shard, ShardCounts, ShardSettings, ShardUsage,
 };
-use crate::ack::Ack;
 use crate::dead_letters::DeadLetters;
 use crate::enrich::Registry;
 use crate::flush::{Flusher, Lane, Permit};
 use crate::latest::LatestHandle;
-use crate::model::{Clock, DeadLetter, ReadingBatch, Rows, Value};
 use crate::rollup::RollupHandle;
 use crate::telemetry::log_limit::LineLimit;
 use crate::telemetry::metrics::{self, Source};
 use crate::telemetry::rejected;
+use model::ack::Ack;
+use model::{Clock, DeadLetter, ReadingBatch, Rows, Value};
 
 /// The readings of one batch that belong to one shard.
 #[derive(Debug)]

@@ -15,7 +15,7 @@ use crate::config;
 use crate::ingest::http::Peer;
 use crate::ingest::http::foreign::{check_page, is_local};
 use crate::ingest::shares::Owner;
-use crate::model::{Clock, SensorPatterns};
+use model::{Clock, SensorPatterns};
 
 /// The credentials in effect. A reload can replace them while requests are served.
 #[derive(Debug, Clone, Default)]
@@ -180,7 +180,7 @@ mod tests {
     #[test]
     fn without_tokens_only_this_machine_reads_and_only_under_its_own_names() {
         let ask_with = |listen: &str, headers: HeaderMap| {
-            let clock = Arc::new(crate::model::SystemClock::new());
+            let clock = Arc::new(model::SystemClock::new());
             let access = Access::new(TokenSource::default(), listen.parse().unwrap(), clock);
             access
                 .reader(&headers, None)
@@ -242,7 +242,7 @@ mod tests {
         use axum::body::to_bytes;
         use axum::http::header::{AUTHORIZATION, WWW_AUTHENTICATE};
 
-        let clock = Arc::new(crate::model::SystemClock::new());
+        let clock = Arc::new(model::SystemClock::new());
         let access = Access::new(
             TokenSource::new(Some(tokens())),
             "0.0.0.0:8081".parse().unwrap(),

@@ -21,15 +21,15 @@ use super::cursor;
 use super::params::{bounded, format_of, time, window_of};
 use super::render::{readings_body, value_json};
 use crate::ingest::http::json_response::json;
-use crate::model::{
-    BucketStart, DAY_MS, Day, DeadLetter, FieldKinds, FieldSummary, Number, ValueRef, rfc3339,
-};
 use crate::read::hours::Hour;
 use crate::read::merge::{Cursor, Window};
 use crate::read::sensors::{SensorListQuery, SensorState};
 use crate::read::{QueryResult, ReadService};
 use crate::store::reading::{DeadLetterQuery, StoredDeadLetter};
 use crate::telemetry::rejected;
+use model::{
+    BucketStart, DAY_MS, Day, DeadLetter, FieldKinds, FieldSummary, Number, ValueRef, rfc3339,
+};
 
 /// The routes of the read API.
 pub const ROUTES: [&str; 6] = [

@@ -47,9 +47,9 @@ use crate::ingest::http::refused_body::discard_rest;
 use crate::ingest::http::server::{self, End};
 use crate::ingest::http::{BindError, Port, PortSetter, open_tls};
 use crate::ingest::tls::{Certificates, OnTls, TlsError};
-use crate::model::Clock;
 use crate::read::ReadService;
 use crate::telemetry::metrics;
+use model::Clock;
 
 /// All routes except those of [`api`].
 pub const ROUTES: [&str; 6] = [
@@ -321,7 +321,7 @@ mod tests {
         let health = Arc::new(Health::new(AckMode::Journal));
         let mut cfg = config::Config::default().admin;
         cfg.listen = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-        let clock = Arc::new(crate::model::SystemClock::new());
+        let clock = Arc::new(model::SystemClock::new());
         let admin = Admin::bind(&cfg, health.clone(), clock).await.unwrap();
         let addr = admin.local_addr();
         let shutdown = CancellationToken::new();
@@ -352,7 +352,7 @@ mod tests {
             full: false,
             ..JournalState::default()
         });
-        let now = crate::model::Now {
+        let now = model::Now {
             wall_ms: 0,
             mono_ms: 0,
         };

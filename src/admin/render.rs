@@ -11,10 +11,10 @@ use serde_json::Value as Json;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::params::Format;
-use crate::model::rows::Row;
-use crate::model::{Rows, ValueRef, rfc3339};
 use crate::read::QueryResult;
 use crate::read::merge::MergedReadings;
+use model::rows::Row;
+use model::{Rows, ValueRef, rfc3339};
 
 /// Readings per chunk.
 const PIECE: usize = 512;
@@ -247,7 +247,7 @@ mod tests {
     use tokio::sync::Semaphore;
 
     use super::*;
-    use crate::model::RowFlags;
+    use model::RowFlags;
 
     async fn body(format: Format, rows: Rows) -> String {
         let permit = Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap();

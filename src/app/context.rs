@@ -14,9 +14,9 @@ use crate::config::{AckMode, Config};
 use crate::flush::Flusher;
 use crate::flush::backoff::Backoff;
 use crate::journal;
-use crate::model::{Clock, FieldLimiter};
 use crate::shutdown::FailureSignal;
 use crate::store::Store;
+use model::{Clock, FieldLimiter};
 
 /// The dependencies that the parts of the start share.
 pub(super) struct ServiceContext {

@@ -11,7 +11,7 @@ use tokio::sync::Mutex;
 
 use crate::access::{LAST_USED_FILE, LastUsed, Usages};
 use crate::config::Config;
-use crate::model::Clock;
+use model::Clock;
 
 /// The shortest time between two writes.
 const EVERY: Duration = Duration::from_secs(60);
@@ -116,7 +116,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::model::SystemClock;
+    use model::SystemClock;
 
     /// A service's file in this folder.
     fn file(dir: &Path) -> (Arc<LastUsedFile>, Usages) {

@@ -53,10 +53,10 @@ use self::stages::Stages;
 use crate::admission::Admission;
 use crate::config::{AckMode, Config};
 use crate::journal::Journal;
-use crate::model::Clock;
 use crate::shutdown::ExitReason;
 use crate::store::Store;
 use crate::systemd::Notifier;
+use model::Clock;
 
 /// A running service.
 pub struct Service {

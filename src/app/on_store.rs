@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::admin::Health;
 use crate::admin::health::{StoreLogEvent, StoreLogLine};
 use crate::flush::OnStoreOutcome;
-use crate::model::Clock;
+use model::Clock;
 
 /// Returns the callback that reports to health, and logs when requests of one kind fail and when
 /// they succeed again.

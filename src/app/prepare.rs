@@ -108,8 +108,8 @@ fn of_request(error: PrepareError) -> StoreError {
 mod tests {
     use super::*;
     use crate::config::Config;
-    use crate::model::SystemClock;
     use crate::store::memory::MemoryStore;
+    use model::SystemClock;
 
     const MAY_PASS: PrepareErrorEnd = PrepareErrorEnd::MayPass(StoreErrorKind::Command);
 

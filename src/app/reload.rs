@@ -23,9 +23,9 @@ use crate::config::reload::{Change, ReloadConflict, changes, fits, taken_over};
 use crate::config::{Config, ConfigErrors, Decoding, Loaded, Setter};
 use crate::ingest::tls::{Certificates, Files, Loaded as LoadedTls};
 use crate::ingest::{TlsError, http, listen};
-use crate::model::Clock;
 use crate::telemetry::metrics::ReloadResult;
 use crate::telemetry::{audit, log, metrics};
+use model::Clock;
 
 /// Applies changed settings. Clones share the state.
 #[derive(Clone)]

@@ -24,10 +24,10 @@ use super::context::{ServiceContext, backoff};
 use super::unstored::Unstored;
 use crate::accumulate::task::ANSWERS_WITHIN;
 use crate::config::AckMode;
-use crate::model::Span;
 use crate::store::retention::{MARGIN, RemovedReadings, ms};
 use crate::store::{Store, StoreError};
 use crate::telemetry::metrics;
+use model::Span;
 
 /// Pages in one command.
 const PAGES_MAX: usize = 25;

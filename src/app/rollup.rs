@@ -10,11 +10,11 @@ use super::instance;
 use super::start_error::StartError;
 use crate::config::AckMode;
 use crate::journal::fs::{Fs, RealFs};
-use crate::model::Zone;
 use crate::rollup::state::RollupSettings;
 use crate::rollup::{RollupGauges, RollupHandle, RollupTask, RollupView, recovery};
 use crate::route::shard_of;
 use crate::telemetry::metrics;
+use model::Zone;
 
 /// How often gauges and health are updated.
 const UPKEEP: Duration = Duration::from_secs(1);

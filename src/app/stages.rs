@@ -20,12 +20,12 @@ use crate::flush::due::DuePolicy;
 use crate::journal::{self, Journal};
 use crate::latest::state::LatestSettings;
 use crate::latest::{LatestGauges, LatestHandle, LatestTask};
-use crate::model::catalog::arrival_step_ms;
-use crate::model::summary::PAGE_SUMMARY_BYTES_MAX;
 use crate::route::Router;
 use crate::route::oldest::Oldest;
 use crate::store::Store;
 use crate::store::registry::RegistryQuery;
+use model::catalog::arrival_step_ms;
+use model::summary::PAGE_SUMMARY_BYTES_MAX;
 
 /// Capacity of the channel for dead letters, in deliveries.
 const DEAD_QUEUE_MAX: usize = 64;

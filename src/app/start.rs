@@ -21,10 +21,10 @@ use crate::enrich::{Enrichment, Registry};
 use crate::ingest::http::HttpIngest;
 use crate::ingest::listen::MqttListener;
 use crate::journal::Journal;
-use crate::model::{Clock, Zone};
 use crate::read::ReadService;
 use crate::read::silence::Silence;
 use crate::store::Store;
+use model::{Clock, Zone};
 
 impl Service {
     /// Starts all parts. `repeats`: a second instance, whose readings may be stored already

@@ -16,11 +16,11 @@ use crate::admission::AdmissionError;
 use crate::config::AckMode;
 use crate::journal;
 use crate::latest::LatestGauges;
-use crate::model::Now;
 use crate::route::oldest::Oldest;
 use crate::store::Store;
 use crate::telemetry::audit;
 use crate::telemetry::metrics::{self, AdmissionClosed};
+use model::Now;
 
 /// How often gauges and health are updated.
 const UPKEEP: Duration = Duration::from_secs(1);
@@ -293,16 +293,16 @@ mod tests {
     use super::super::context::backoff;
     use super::super::on_store::on_store;
     use super::*;
-    use crate::ack::Ack;
     use crate::admin::Health;
     use crate::admission::{AdmissionControl, IngestBatch};
     use crate::config::{AckMode, Config};
     use crate::flush::Flusher;
     use crate::journal::fs::MemFs;
     use crate::journal::{Journal, JournalDeps};
-    use crate::model::{Clock, DeadLetter, ReadingBatch, SystemClock};
     use crate::shutdown::FailureSignal;
     use crate::store::memory::{Fault, MemoryStore};
+    use model::ack::Ack;
+    use model::{Clock, DeadLetter, ReadingBatch, SystemClock};
 
     #[tokio::test(start_paused = true)]
     async fn gauges_are_updated_while_a_ping_hangs_and_only_one_ping_runs() {

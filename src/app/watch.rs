@@ -12,14 +12,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::accumulate::task::ShardGauges;
-use crate::ack::Ack;
 use crate::admin::Health;
 use crate::admin::health::Report;
 use crate::admission::{Admission, IngestBatch};
 use crate::config::AckMode;
 use crate::journal;
-use crate::model::ReadingBatch;
 use crate::systemd::Notifier;
+use model::ReadingBatch;
+use model::ack::Ack;
 
 /// How often the status line is updated.
 const STATUS_EVERY: Duration = Duration::from_secs(2);

@@ -8,8 +8,8 @@ use crate::config::hardening::{ChecklistLine, Verdict};
 use crate::config::{AckMode, Config};
 use crate::ingest::mqtt;
 use crate::journal::{self, JournalError, Report, Salvaged, SegmentReport};
-use crate::model::{Clock, SystemClock};
 use crate::store::mongo::{MongoStore, StoreConfigError};
+use model::{Clock, SystemClock};
 
 /// A problem that only this command looks for.
 #[derive(Debug, thiserror::Error)]

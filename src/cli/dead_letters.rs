@@ -14,10 +14,10 @@ use crate::dead_letters::filter::{DeadLetterFilter, line};
 use crate::dead_letters::replay;
 use crate::decode::RejectReason;
 use crate::maintain::{moment, report::printable};
-use crate::model::{Clock, SystemClock};
 use crate::store::mongo::{DeadLetterDocument, MongoStore};
 use crate::telemetry::log;
 use crate::telemetry::metrics::Source;
+use model::{Clock, SystemClock};
 
 #[derive(Subcommand)]
 pub(crate) enum DeadLetters {

@@ -8,7 +8,7 @@ use crate::decode::topic::{Captured, TopicTemplate};
 use crate::decode::{
     Context, Formats, RejectReason, Rejects, TsUnit, sparkplug, stands_for_number, time,
 };
-use crate::model::{BatchBuilder, ReadingBatch, ReadingRef, ValueRef};
+use model::{BatchBuilder, ReadingBatch, ReadingRef, ValueRef};
 
 /// What payloads are decoded with.
 pub(super) struct Decode {

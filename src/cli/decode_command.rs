@@ -9,7 +9,7 @@ use super::decode_all;
 use super::output::{StandardOutput, fail, print_line};
 use crate::config::{self, Config};
 use crate::decode::{Formats, sparkplug};
-use crate::model::{Clock, SystemClock, compression};
+use model::{Clock, SystemClock, compression};
 
 /// The exit code of a payload that holds no reading and is not wrong.
 const NOTHING_TO_STORE: u8 = 3;

@@ -11,8 +11,8 @@ use crate::config::Config;
 use crate::maintain::{
     Converted, MaintainError, Progress, Reconciled, Selection, moment, report, settled_ms,
 };
-use crate::model::{Clock, DAY_MS, StorageMode, SystemClock, Zone};
 use crate::store::mongo::{ConvertOptions, DaysChecked, MongoStore, ReconcileOptions, alone};
+use model::{Clock, DAY_MS, StorageMode, SystemClock, Zone};
 
 /// Interval between progress lines without a terminal.
 const PROGRESS_EVERY: Duration = Duration::from_secs(10);

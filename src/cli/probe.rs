@@ -120,13 +120,9 @@ mod tests {
         let health = Arc::new(Health::new(AckMode::Journal));
         let mut admin = config::Config::default().admin;
         admin.listen = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
-        let port = Admin::bind(
-            &admin,
-            health.clone(),
-            Arc::new(crate::model::SystemClock::new()),
-        )
-        .await
-        .unwrap();
+        let port = Admin::bind(&admin, health.clone(), Arc::new(model::SystemClock::new()))
+            .await
+            .unwrap();
         admin.listen.set_port(port.local_addr().port());
         let stop = CancellationToken::new();
         let serving = tokio::spawn(port.serve(stop.clone()));

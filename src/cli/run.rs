@@ -11,10 +11,10 @@ use super::store::store;
 use super::{dead_letters, disk};
 use crate::app::Service;
 use crate::config::{self, AckMode};
-use crate::model::{Clock, SystemClock};
 use crate::shutdown;
 use crate::systemd::Notifier;
 use crate::telemetry::{audit, log, metrics};
+use model::{Clock, SystemClock};
 
 /// `storing`: the runtime of the stages after the journal, unless senders wait for these.
 pub(super) async fn run(

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::reader::Report;
 use super::units::{DAY, write_duration, write_size};
 use super::{AckMode, Config, is_loopback};
-use crate::model::Zone;
+use model::Zone;
 
 /// The longest `bucket.span` with a daily rollup.
 const ROLLUP_SPAN_MAX_MS: i64 = 12 * 60 * 60 * 1000;

@@ -88,7 +88,7 @@ use std::time::Duration;
 use chrono_tz::Tz;
 use mapping::Mapping;
 
-use crate::model::Span;
+use model::Span;
 
 /// All settings. The shipped `config/hourbucket.toml` shows each key with its default and a
 /// comment.

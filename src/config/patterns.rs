@@ -2,7 +2,7 @@
 
 use super::reader::{Bad, wrong};
 use super::tree::Node;
-use crate::model::SensorPatterns;
+use model::SensorPatterns;
 
 /// Patterns in which `{id}` stands for the identity of a sender.
 pub(super) fn patterns(node: &Node) -> Result<Vec<String>, Bad> {

@@ -17,8 +17,8 @@ use super::{
     RemoteWrite, ScalarFormat, Secret, Shutdown, Store, StoreMode, certificates, jwt, listen,
     mapping, mqtt, quota, rollup, sensors, tls, uri,
 };
-use crate::model::collections::OWN;
-use crate::model::{DAY_MS, Span};
+use model::collections::OWN;
+use model::{DAY_MS, Span};
 
 /// A command must stay below 16 MiB in total; the rest is for its parts besides statements.
 const COMMAND_MAX_BYTES: u64 = 12 * MIB;

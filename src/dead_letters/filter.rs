@@ -5,7 +5,7 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD as BASE64;
 
 use crate::maintain::report;
-use crate::model::DeadLetter;
+use model::DeadLetter;
 
 /// Selects dead letters; all conditions must match.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

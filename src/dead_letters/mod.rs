@@ -41,7 +41,7 @@
 //! Full: if the writer's bytes are used up, because MongoDB is unavailable or refuses too many,
 //! router and shards wait, and the journal is the buffer.
 //!
-//! Elsewhere: the type [`DeadLetter`](crate::model::DeadLetter) stays in `model`, because
+//! Elsewhere: the type [`DeadLetter`](model::DeadLetter) stays in `model`, because
 //! admission, journal, ingest and store all carry it and must not depend on this module.
 //! `store::mongo::dead_letters` has the commands for MongoDB, `store::memory` the same in memory,
 //! `cli::dead_letters` the command line.
@@ -49,8 +49,8 @@
 //! The files are layers: filter < writer < redecode < replay. The store uses `filter`, which
 //! therefore names nothing but `model` and the report of `maintain`.
 //!
-//! [`OWN_SOURCE`]: crate::model::OWN_SOURCE
-//! [`DEAD_PAYLOAD_BYTES_MAX`]: crate::model::DEAD_PAYLOAD_BYTES_MAX
+//! [`OWN_SOURCE`]: model::OWN_SOURCE
+//! [`DEAD_PAYLOAD_BYTES_MAX`]: model::DEAD_PAYLOAD_BYTES_MAX
 
 pub mod filter;
 pub mod redecode;

@@ -20,8 +20,8 @@ use crate::config::{Config, Decoding, Mqtt, Subscription};
 use crate::decode::{self, Context, Format, Formats, RejectReason, Rejects};
 use crate::ingest::http::HookTarget;
 use crate::ingest::mqtt::{CollectedBatch, Collector, CollectorSettings, SetupError};
-use crate::model::{BatchBuilder, DeadLetter, ReadingBatch};
 use crate::telemetry::metrics::Source;
+use model::{BatchBuilder, DeadLetter, ReadingBatch};
 
 /// The result of decoding a dead letter.
 #[derive(Debug)]

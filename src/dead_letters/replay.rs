@@ -29,7 +29,6 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::ack::{Ack, AckOutcome, AckWaiter};
 use crate::admission::{Admission, AdmissionError, IngestBatch};
 use crate::app::{Service, StartError};
 use crate::config::Config;
@@ -38,10 +37,11 @@ use crate::dead_letters::redecode::{Redecoded, Redecoder};
 use crate::ingest::mqtt;
 use crate::ingest::mqtt::SetupError;
 use crate::maintain::MaintainError;
-use crate::model::{Clock, OWN_SOURCE, ReadingBatch, StorageMode, stable_hash};
 use crate::shutdown::ExitReason;
 use crate::store::mongo::{DeadLetterDocument, DeadLetterId, MongoStore};
 use crate::store::{Store, StoreError};
+use model::ack::{Ack, AckOutcome, AckWaiter};
+use model::{Clock, OWN_SOURCE, ReadingBatch, StorageMode, stable_hash};
 
 /// The target of the log events of a replay, for a log filter.
 pub(crate) const LOG_TARGET: &str = module_path!();

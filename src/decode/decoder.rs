@@ -12,7 +12,7 @@ use super::padding::unpadded;
 use super::{Context, Format, RejectReason, Rejects, TsUnit, otlp, remote_write};
 use super::{binary, json, line, scalar, senml};
 use crate::config::{Decoding, Otlp, RemoteWrite, mapping, nearest};
-use crate::model::{BatchBuilder, compression};
+use model::{BatchBuilder, compression};
 
 /// Decodes payloads of one format. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -37,7 +37,7 @@ impl Decoder {
     ///
     /// A well-formed payload without readings (`[]`) yields neither. `out` may already hold readings
     /// of other messages. Send it on before its space for names runs out, for example when
-    /// [`BatchBuilder::names_len`] exceeds half of [`crate::model::batch::NAMES_MAX`]. Otherwise a
+    /// [`BatchBuilder::names_len`] exceeds half of [`model::batch::NAMES_MAX`]. Otherwise a
     /// message with very many field names leaves no space for those of the next one.
     ///
     /// `topic` is the whole topic of an MQTT message, `None` over HTTP. Only mappings use it, for

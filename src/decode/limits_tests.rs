@@ -51,7 +51,7 @@ fn too_many_field_names_in_a_batch_reject_the_reading() {
         .collect();
     let (readings, rejects) = json(format!("[{}]", items.join(",")));
     // One name belongs to the reading that was in the batch before.
-    assert_eq!(readings.len(), crate::model::batch::NAMES_MAX - 1);
+    assert_eq!(readings.len(), model::batch::NAMES_MAX - 1);
     assert_eq!(
         rejects[0],
         (readings.len(), RejectReason::TooManyFieldNames)
@@ -192,7 +192,7 @@ fn hostile_payloads_take_linear_time() {
 /// A builder that accepts `max` names of each sensor and bucket.
 fn counting(max: usize) -> BatchBuilder {
     let mut out = BatchBuilder::new(64);
-    out.guard(crate::model::FieldLimiter::new(crate::model::Span::HOUR).guard(max, NOW));
+    out.guard(model::FieldLimiter::new(model::Span::HOUR).guard(max, NOW));
     out
 }
 
@@ -230,7 +230,7 @@ fn in_every_format_one_name_too_many_rejects_only_its_own_reading() {
         let mut wanted = (3, 2);
         if format == Format::Scalar {
             for name in ["a", "b"] {
-                out.value(name, crate::model::ValueRef::Int(1)).unwrap();
+                out.value(name, model::ValueRef::Int(1)).unwrap();
                 out.commit("S", NOW, false, &[]).unwrap();
             }
             wanted = (2, 0);

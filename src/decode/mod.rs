@@ -34,7 +34,6 @@ mod names;
 mod native_tests;
 pub mod otlp;
 mod padding;
-pub(crate) mod protobuf;
 mod quota;
 mod reading;
 mod reasons;
@@ -63,7 +62,7 @@ pub(crate) use scalar::bare_value_as_json;
 pub(crate) use token::stands_for_number;
 pub use topic::{Captured, TopicError, TopicTemplate, filter_matches};
 
-use crate::model::BatchBuilder;
+use model::BatchBuilder;
 
 /// Decodes a payload of a built-in format, like [`Decoder::decode`].
 pub fn decode(

@@ -9,9 +9,9 @@ use super::RejectReason;
 use super::rejects::Fault;
 use super::stamp::Stamp;
 use crate::config::Limits;
-use crate::model::BatchBuilder;
-use crate::model::batch::BuildError;
-use crate::model::fields::BucketFieldsFull;
+use model::BatchBuilder;
+use model::batch::BuildError;
+use model::fields::BucketFieldsFull;
 
 /// Most tags of a reading, independent of `limits.tags_max`: they are collected on the stack.
 pub(super) const TAGS_MAX: usize = 64;

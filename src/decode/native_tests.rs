@@ -3,7 +3,7 @@
 use super::tests::{NOW, bare, limits, line};
 use super::*;
 use crate::config::{Native, Nested};
-use crate::model::{Reading, Value};
+use model::{Reading, Value};
 
 const TASMOTA: &str = r#"{"Time":"2024-03-01T10:00:00","ENERGY":{"TotalStartTime":"2023-01-01T00:00:00","Total":[1.5,2],"Power":71,"Period":null},"TempUnit":"C"}"#;
 

@@ -23,7 +23,7 @@ mod tests {
     use crate::config::Config;
     use crate::decode::tests::NOW;
     use crate::decode::{Context, Formats, Rejects};
-    use crate::model::{BatchBuilder, Reading};
+    use model::{BatchBuilder, Reading};
 
     /// A payload of each format that is a text.
     const TEXTS: [(&str, &str); 9] = [

@@ -75,7 +75,7 @@ reject_reasons! {
     /// The payload has more readings than `limits.batch_max_readings`; further ones are counted,
     /// but not read.
     TooManyReadings => "too_many_readings",
-    /// The batch is full of distinct field names ([`crate::model::batch::NAMES_MAX`]).
+    /// The batch is full of distinct field names ([`model::batch::NAMES_MAX`]).
     TooManyFieldNames => "too_many_field_names",
     /// The sensor already uses `limits.bucket_fields_max` distinct field names in the bucket of
     /// this reading, and the reading adds more.

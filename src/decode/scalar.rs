@@ -16,7 +16,7 @@ use super::stamp::Origin;
 use super::token::{Token, is_no_value, is_number, is_zero_padded};
 use super::{Context, RejectReason};
 use crate::config::ScalarFormat;
-use crate::model::{BatchBuilder, ValueRef};
+use model::{BatchBuilder, ValueRef};
 
 pub(super) fn decode(
     payload: &[u8],
@@ -212,7 +212,7 @@ mod tests {
     use super::*;
     use crate::decode::tests::{limits, line};
     use crate::decode::{Format, RejectReason, decode};
-    use crate::model::{ReadingBatch, Value};
+    use model::{ReadingBatch, Value};
 
     fn run(
         payload: &[u8],

@@ -1,7 +1,7 @@
 //! The time of a reading, and where it is from.
 
-use crate::model::BatchBuilder;
-use crate::model::batch::BuildError;
+use model::BatchBuilder;
+use model::batch::BuildError;
 
 /// Where the time of a reading is from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

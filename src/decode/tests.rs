@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::config::{Limits, Line};
-use crate::model::{Reading, ReadingBatch, Value};
+use model::{Reading, ReadingBatch, Value};
 
 /// 2024-03-01T11:00:00Z
 pub(super) const NOW: i64 = 1_709_290_800_000;
@@ -33,7 +33,7 @@ pub(super) fn run_with(
 ) -> (Vec<Reading>, Rejects) {
     let mut out = BatchBuilder::new(cx.limits.fields_max);
     // Readings of another message in the batch stay unchanged, and do not count.
-    out.value("other", crate::model::ValueRef::Int(1)).unwrap();
+    out.value("other", model::ValueRef::Int(1)).unwrap();
     out.commit("other", 1, false, &[]).unwrap();
     let mut rejects = Rejects::new();
     decode(format, payload, cx, &mut out, &mut rejects);

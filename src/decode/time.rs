@@ -28,7 +28,7 @@ use super::rejects::Fault;
 use super::stamp::{Origin, Stamp};
 use super::token::{Time, Token, is_no_value, is_number};
 use super::{Context, RejectReason, TsUnit, UnsetClock};
-use crate::model::DAY_MS;
+use model::DAY_MS;
 
 /// 0000-01-01T00:00:00Z, less the largest offset: the earliest time of a clock that is not set. It
 /// may show the year 1, or 0 if it sends only zeros.

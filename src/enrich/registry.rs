@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use crate::config::Limits;
-use crate::model::{TagSets, Tags};
 use crate::store::registry::RegistryRecord;
+use model::{TagSets, Tags};
 
 /// The shards' handle. The default one has no map, returns no tags and costs nothing.
 #[derive(Debug, Clone, Default)]

@@ -38,7 +38,7 @@
 //! pages, memory pressure, failed buckets and the shutdown do not wait for it.
 //! `tests/simulation/age.rs` runs the loop against a simulated store.
 
-use crate::model::PageWrite;
+use model::PageWrite;
 
 /// A page that takes longer than this many times `flush.max_age` to fill is not waited for. It is not
 /// half full after `flush.max_age`, so the statement with its rest has many readings too.

@@ -3,8 +3,8 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use crate::model::{BucketStart, NewBuckets};
 use crate::store::{Store, StoreError};
+use model::{BucketStart, NewBuckets};
 
 /// A mark this far ahead of current writes (ms) was set by a wrong clock.
 const FAR_AHEAD_MS: i64 = 366 * 24 * 60 * 60 * 1000;

@@ -48,9 +48,6 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
-use crate::model::{
-    BucketStart, CatalogUpdate, DeadLetter, LatestUpdate, NewBuckets, PageWrite, Span, StorageMode,
-};
 use crate::store::{
     Ability, DeadLetterWritten, Evicted, LatestWriteResult, LoadRequest, LoadResult, Outcome,
     PageWriteResult, Store, StoreError, StoreErrorKind,
@@ -58,6 +55,9 @@ use crate::store::{
 use crate::telemetry::metrics;
 use backoff::Backoff;
 use high_water::HighWater;
+use model::{
+    BucketStart, CatalogUpdate, DeadLetter, LatestUpdate, NewBuckets, PageWrite, Span, StorageMode,
+};
 use present_age::PresentAge;
 use seen::{PagesShow, StoreSeen};
 

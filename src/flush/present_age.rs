@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::age::{AgeControl, AgeSample};
-use crate::model::PageWrite;
+use model::PageWrite;
 
 /// Commands of up to this many statements show the round trip; larger ones, what a statement takes.
 const SMALL: usize = 16;

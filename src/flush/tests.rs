@@ -6,8 +6,8 @@ use std::sync::Mutex;
 use futures_util::FutureExt;
 
 use super::*;
-use crate::model::{BucketKey, DeadLetter};
 use crate::store::memory::{Fault, MemoryStore, Verdict};
+use model::{BucketKey, DeadLetter};
 
 fn flusher(commands_max: usize) -> Flusher {
     let backoff = Backoff {

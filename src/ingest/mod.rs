@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 use crate::access::GrantDefaults;
 use crate::admission::Admission;
 use crate::config::{AckMode, Decoding, Live};
-use crate::model::Clock;
+use model::Clock;
 
 /// What every protocol needs in addition to its own settings.
 #[derive(Clone)]

@@ -23,7 +23,7 @@ use super::read_back::{Position, Read, ReadLimits, SegmentReader, read_back};
 use super::second_reader::SecondReader;
 use super::shared::Shared;
 use super::tracker::{Appended, EntryKind, Place, TrackedEntry};
-use crate::ack::Ack;
+use model::ack::Ack;
 
 /// Bytes taken from the tail per call.
 const PULL_BYTES: usize = 64 << 10;

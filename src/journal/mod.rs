@@ -92,8 +92,8 @@ use tokio::sync::Notify;
 
 use crate::admission::{AdmissionControl, IngestBatch, IngestReceiver};
 use crate::config;
-use crate::model::Clock;
-use crate::model::batch::BYTES_MAX;
+use model::Clock;
+use model::batch::BYTES_MAX;
 
 use error::io_error;
 use fs::Fs;

@@ -7,7 +7,7 @@ use super::error::JournalFailure;
 use super::read_back::{Position, ReadLimits, SegmentReader, read_back};
 use super::shared::Shared;
 use super::tracker::EntryKind;
-use crate::model::DeadLetter;
+use model::DeadLetter;
 
 /// Reads entries from the segments, in order.
 pub struct SecondReader {

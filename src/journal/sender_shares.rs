@@ -98,7 +98,7 @@ impl Section {
 mod tests {
     use super::super::tracker::Appended;
     use super::*;
-    use crate::model::ReceiptTimes;
+    use model::ReceiptTimes;
 
     const AT: Appended = Appended {
         run: 1,

@@ -17,10 +17,10 @@ use super::segment_pool::SegmentPool;
 use super::sender_shares::SenderShares;
 use super::stats::JournalStats;
 use super::tracker::{Appended, Tail, TrackedEntry, Tracker};
-use crate::ack::{Ack, AckOutcome};
 use crate::admission::{AdmissionControl, JournalAccount};
-use crate::model::{Clock, Now};
 use crate::telemetry::metrics;
+use model::ack::{Ack, AckOutcome};
+use model::{Clock, Now};
 
 /// Called once, when the journal fails, from any thread. Must return quickly.
 pub type OnBroken = Box<dyn Fn(&JournalFailure) + Send + Sync>;

@@ -31,11 +31,11 @@ use super::segment_info::SegmentInfo;
 use super::segment_manager::NoSegment;
 use super::shared::Shared;
 use super::tracker::{Appended, EntryKind, Place, TrackedEntry};
-use crate::ack::Ack;
 use crate::admission::{IngestBatch, IngestReceiver, JournalAccount};
 use crate::commit_delay::{CommitDelay, OpenGroup};
 use crate::telemetry::log_limit::LineLimit;
 use crate::telemetry::metrics;
+use model::ack::Ack;
 
 /// A group accepts ingest batches up to this size. At 3 ms per synced MiB, a larger fdatasync would
 /// delay all senders by more than the batching saves.

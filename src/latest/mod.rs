@@ -9,7 +9,7 @@
 //! replayed or duplicate. [`state`] copies the reading into its sensor's entry, which keeps only
 //! what can still matter. When the sensor is due, at its own phase once per `latest.interval`, the
 //! entry becomes one statement and is removed. The store *merges* the statement into the document
-//! by time ([`crate::model::latest`]). So a statement may be sent twice, late, or concurrently with
+//! by time ([`model::latest`]). So a statement may be sent twice, late, or concurrently with
 //! that of another instance, and the document never goes back in time. Nothing is read before a
 //! write.
 //!

@@ -11,11 +11,11 @@ use std::collections::VecDeque;
 use hashbrown::HashTable;
 use slab::Slab;
 
-use crate::ack::{Ack, Acks};
 use crate::flush::due::{DuePolicy, DueWheel};
-use crate::model::latest::{prune, wire_bytes};
+use model::ack::{Ack, Acks};
+use model::latest::{prune, wire_bytes};
 
-use crate::model::{
+use model::{
     FieldSchemas, LatestUpdate, Now, ReadingBatch, RowFlags, Rows, SensorId, sensor_id_memory,
     stable_hash,
 };

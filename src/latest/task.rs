@@ -9,13 +9,13 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use super::state::{Latest, LatestSettings, LatestUsage, Pending, RowRef};
-use crate::ack::Ack;
 use crate::flush::backoff::Backoff;
 use crate::flush::{Flusher, Permit};
-use crate::model::{Clock, ReadingBatch, SensorId};
 use crate::store::{LatestWriteResult, StoreError, StoreErrorKind};
 use crate::telemetry::log_limit::LineLimit;
 use crate::telemetry::metrics;
+use model::ack::Ack;
+use model::{Clock, ReadingBatch, SensorId};
 
 /// Capacity of the task's channel, in batches. The task only copies them into memory, so few are
 /// enough.

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
-use crate::model::{BucketKey, FieldSummary, ReadingKey, Rows, StorageMode, summary};
+use model::{BucketKey, FieldSummary, ReadingKey, Rows, StorageMode, summary};
 
 /// One document of `sensor_buckets`.
 #[derive(Debug, Clone)]

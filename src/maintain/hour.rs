@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::bucket::StoredPage;
-use crate::model::{FieldSummary, Rows, summary};
+use model::{FieldSummary, Rows, summary};
 
 /// The summary of a bucket, or of several.
 #[derive(Debug, Clone, Default, PartialEq)]

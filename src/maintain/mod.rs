@@ -16,7 +16,7 @@ pub use report::{Entry, Reconciled, RepairOutcome};
 
 use std::collections::HashMap;
 
-use crate::model::{BucketKey, ReadingKey, Rows, Span};
+use model::{BucketKey, ReadingKey, Rows, Span};
 
 /// The buckets that a command works on.
 #[derive(Debug, Clone, PartialEq, Eq)]

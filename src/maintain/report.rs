@@ -7,7 +7,7 @@ pub use super::times::time;
 use serde_json::{Value, json};
 
 use super::{Finding, Selection};
-use crate::model::BucketKey;
+use model::BucketKey;
 
 /// The outcome of a finding.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -7,9 +7,9 @@ use futures_util::future::try_join_all;
 
 use super::{QueryResult, ReadError, ReadService};
 use crate::accumulate::query::{ShardQuery, ShardResponse};
-use crate::model::{CatalogUpdate, SensorId, stable_hash};
 use crate::route::shard_of;
 use crate::store::catalog::{CatalogEntry, CatalogQuery};
+use model::{CatalogUpdate, SensorId, stable_hash};
 
 /// Most sensors that are read from each shard and from the store at a time.
 const STEP_MAX: usize = 10_000;
@@ -202,17 +202,15 @@ mod tests {
     use crate::accumulate::PageLimits;
     use crate::accumulate::state::ShardSettings;
     use crate::accumulate::task::{ShardBatch, ShardGauges, ShardTask};
-    use crate::ack::Ack;
     use crate::dead_letters::DeadLetters;
     use crate::flush::Flusher;
     use crate::flush::backoff::Backoff;
     use crate::flush::due::DuePolicy;
-    use crate::model::{
-        FieldKinds, Reading, ReadingBatch, SensorPatterns, Span, SystemClock, Value,
-    };
     use crate::route::row_refs;
     use crate::store::Store;
     use crate::store::memory::MemoryStore;
+    use model::ack::Ack;
+    use model::{FieldKinds, Reading, ReadingBatch, SensorPatterns, Span, SystemClock, Value};
 
     fn reading(sensor: &str, field: &str, site: Option<&str>) -> Reading {
         Reading {

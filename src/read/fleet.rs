@@ -18,8 +18,8 @@ pub use super::fleet_cache::Fleet;
 use super::{ReadError, ReadService, TIME_MAX};
 use crate::accumulate::query::{ShardQuery, ShardResponse};
 use crate::accumulate::state::snapshot::{FLEET_MAX, NewSensor, ShardFleet, SilentSensor};
-use crate::model::SensorId;
 use crate::store::catalog::{CatalogCounts, CatalogEntry, CatalogQuery};
+use model::SensorId;
 
 /// How long a result is reused.
 const FRESH: Duration = Duration::from_secs(3);
@@ -177,7 +177,7 @@ fn add_silent(fleet: &mut Fleet, counts: &CatalogCounts) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{CatalogUpdate, RowFlags, Rows, ValueRef};
+    use model::{CatalogUpdate, RowFlags, Rows, ValueRef};
 
     fn entry(sensor_id: &str, created_ms: i64) -> CatalogEntry {
         // Readings of an earlier time, as in a backfill.

@@ -6,7 +6,7 @@ use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 use crate::accumulate::state::snapshot::{BusySensor, NewSensor, SilentSensor};
-use crate::model::SensorId;
+use model::SensorId;
 
 /// The sensors of all shards: their number, the busiest, the newest and the silent ones.
 #[derive(Debug, Clone, Default, PartialEq)]

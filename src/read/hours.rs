@@ -6,9 +6,9 @@ use super::merge::{in_order, loaded_page, measured_bucket};
 use crate::accumulate::UnstoredBucket;
 use crate::maintain::StoredPage;
 pub use crate::maintain::hour::{FIELDS_MAX, Hour};
-use crate::model::{BucketStart, Rows, StorageMode};
 use crate::store::retention::Extent;
 use crate::store::{LoadedBucket, LoadedPage};
+use model::{BucketStart, Rows, StorageMode};
 
 /// Summaries by bucket start.
 pub type Hours = BTreeMap<BucketStart, Hour>;

@@ -12,10 +12,10 @@ use std::str::FromStr;
 use crate::accumulate::UnstoredBucket;
 use crate::accumulate::state::snapshot::UnstoredRows;
 use crate::maintain::StoredPage;
-use crate::model::rows::Row;
-use crate::model::{BucketStart, ReadingKey, Rows, Span, StorageMode};
 use crate::store::reading::MeasurementResults;
 use crate::store::{LoadedBucket, LoadedPage};
+use model::rows::Row;
+use model::{BucketStart, ReadingKey, Rows, Span, StorageMode};
 
 /// Bytes of stored readings collected for one answer.
 const GATHER_BYTES_MAX: usize = 32 << 20;

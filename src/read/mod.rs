@@ -57,7 +57,6 @@ use crate::accumulate::QueryHandle;
 use crate::accumulate::query::{QueryReply, ShardQuery, ShardResponse};
 use crate::accumulate::state::snapshot::UnstoredRows;
 use crate::journal::JournalHandle;
-use crate::model::{BucketStart, Clock, SensorId, Span, Zone, stable_hash};
 use crate::rollup::RollupView;
 use crate::route::shard_of;
 use crate::store::reading::{
@@ -67,6 +66,7 @@ use crate::store::{Store, StoreError};
 use fleet_cache::FleetCache;
 use hours::{Hour, Hours, OpenHour};
 use merge::{ANSWER_BYTES_MAX, MergedReadings, ReadingMerge, Window};
+use model::{BucketStart, Clock, SensorId, Span, Zone, stable_hash};
 use silence::Silence;
 
 /// How long a query waits for its turn.

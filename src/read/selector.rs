@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use super::{ReadError, ReadService};
-use crate::model::{FieldKinds, SensorId};
 use crate::promql::{Labels, METRIC_NAME, Matcher};
 use crate::store::catalog::{CatalogEntry, CatalogQuery};
+use model::{FieldKinds, SensorId};
 
 /// The label with the sensor's id.
 pub const SENSOR_ID: &str = "sensor_id";

@@ -10,10 +10,10 @@ use futures_util::future::try_join_all;
 use super::{ReadError, ReadService};
 use crate::accumulate::query::{ShardQuery, ShardResponse};
 use crate::accumulate::state::snapshot::SensorSnapshot;
-use crate::model::{SensorId, SensorPatterns, Tags, Value, keep_newer, stable_hash};
 use crate::route::shard_of;
 use crate::store::catalog::{CatalogEntry, CatalogQuery};
 use crate::store::reading::{SensorQuery, StoredSensor};
+use model::{SensorId, SensorPatterns, Tags, Value, keep_newer, stable_hash};
 
 /// A sensor and its newest state.
 #[derive(Debug, Clone, PartialEq)]

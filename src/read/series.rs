@@ -15,9 +15,9 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use super::merge::Window;
 use super::selector::{MayRead, SensorLabels, SeriesSelector};
 use super::{ReadError, ReadService};
-use crate::model::{FieldKinds, SensorId, ValueRef};
 use crate::promql::{Labels, PromqlError, Sample, SelectedSeries, SelectorRequest, SeriesData};
 use crate::store::catalog::CatalogEntry;
+use model::{FieldKinds, SensorId, ValueRef};
 
 /// Sensors that are read at the same time for one query.
 const CONCURRENT: usize = 8;

@@ -1,7 +1,7 @@
 //! Which sensors are silent: nothing of them has arrived for `sensors.silent_after`. Pure.
 //!
 //! The catalogue has the last arrivals, rounded down
-//! ([`floor_arrival`](crate::model::catalog::floor_arrival)), so a restart forgets nothing, and all
+//! ([`floor_arrival`](model::catalog::floor_arrival)), so a restart forgets nothing, and all
 //! instances agree. Whether a sensor is silent is judged *as of* a time that excludes
 //!
 //! - readings that arrived and are not stored, so may not be in the catalogue: the age of the
@@ -13,8 +13,8 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use crate::model::catalog::arrival_step_ms;
 use crate::store::catalog::CatalogCounts;
+use model::catalog::arrival_step_ms;
 
 const UNKNOWN: i64 = i64::MIN;
 

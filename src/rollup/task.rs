@@ -10,14 +10,14 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
 use super::state::{Rollup, RollupSettings, RollupUsage, RowRef, Settled};
-use crate::ack::Ack;
 use crate::flush::backoff::Backoff;
 use crate::flush::days::DaysPermit;
 use crate::flush::{Flusher, Permit};
-use crate::model::{Clock, Day, ReadingBatch};
 use crate::store::StoreError;
 use crate::store::days::{DayMark, DayWritten, SensorDay};
 use crate::telemetry::metrics::{self, DayResult};
+use model::ack::Ack;
+use model::{Clock, Day, ReadingBatch};
 
 /// Marks in one command.
 const MARKS_MAX: usize = 1000;

@@ -15,12 +15,12 @@ use tokio::sync::mpsc;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::accumulate::{ShardBatch, ShardClosed, ShardHandle};
-use crate::ack::Ack;
 use crate::admission::IngestReceiver;
 use crate::dead_letters::DeadLetters;
 use crate::journal::{EntryKind, Follower};
-use crate::model::{Clock, DeadLetter, ReadingBatch};
 use crate::telemetry::metrics::{self, Source};
+use model::ack::Ack;
+use model::{Clock, DeadLetter, ReadingBatch};
 use oldest::Oldest;
 use postponed::Postponed;
 
@@ -179,7 +179,7 @@ pub fn shard_of(hash: u64, shards: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::stable_hash;
+    use model::stable_hash;
 
     #[test]
     fn sensors_are_spread_evenly_and_stay_where_they_are() {

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::ack::{Ack, AckOutcome};
+use model::ack::{Ack, AckOutcome};
 
 /// Unacknowledged ingest batches in order of arrival, bounded by the limits of admission and the
 /// shards.

@@ -17,11 +17,11 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::ack::Ack;
 use crate::dead_letters::DeadLetters;
 use crate::journal::{Position, SecondReader};
 use crate::telemetry::log_limit::LineLimit;
 use crate::telemetry::metrics;
+use model::ack::Ack;
 
 /// Entries of one chunk; those of them that hold readings do not count.
 #[derive(Debug)]

@@ -7,7 +7,7 @@
 //!
 //! **Times** are precise to [`CATALOG_STEP_MS`]: the first reading may be that much earlier than
 //! `first_ts_ms`, the last one that much later than `last_ts_ms`. The last arrival is precise to a
-//! quarter of `sensors.silent_after` ([`arrival_step_ms`](crate::model::catalog::arrival_step_ms)).
+//! quarter of `sensors.silent_after` ([`arrival_step_ms`](model::catalog::arrival_step_ms)).
 //! So an entry is written about once per day and four times per `sensors.silent_after`, however
 //! often the sensor reports.
 //!
@@ -21,10 +21,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::model::catalog::{
-    CATALOG_FIELDS_MAX, CATALOG_STEP_MS, CatalogUpdate, FieldKinds, catalog_day,
-};
-use crate::model::{SensorId, has_prefix, stable_hash};
+use model::catalog::{CATALOG_FIELDS_MAX, CATALOG_STEP_MS, CatalogUpdate, FieldKinds, catalog_day};
+use model::{SensorId, has_prefix, stable_hash};
 
 /// Selects entries. Conditions that are not set match every entry.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 use super::{BoxFuture, StoreError};
 use crate::maintain::{Hour, StoredPage};
-use crate::model::{Day, SensorId};
+use model::{Day, SensorId};
 
 /// The summary of one sensor's day.
 #[derive(Debug, Clone, Default, PartialEq)]

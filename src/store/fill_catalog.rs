@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use super::catalog::CatalogFill;
 use super::reading::{MeasurementQuery, PageQuery, SensorQuery};
 use super::{Store, StoreError};
-use crate::model::{BucketStart, CatalogUpdate, Rows, SensorId, StorageMode};
+use model::{BucketStart, CatalogUpdate, Rows, SensorId, StorageMode};
 
 /// Sensors between two records of the position.
 const SENSORS_MAX: usize = 64;

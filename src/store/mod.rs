@@ -44,11 +44,11 @@ pub use error::{PrepareError, PrepareErrorEnd, StoreError, StoreErrorKind};
 
 use std::time::Duration;
 
-use crate::model::{
+use catalog::{CatalogCounts, CatalogEntry, CatalogFill, CatalogQuery};
+use model::{
     BucketKey, BucketStart, CatalogUpdate, DeadLetter, LatestUpdate, PageWrite, ReadingKey,
     SensorId, StorageMode,
 };
-use catalog::{CatalogCounts, CatalogEntry, CatalogFill, CatalogQuery};
 use reading::{
     DeadLetterQuery, MeasurementQuery, MeasurementResults, PageQuery, PageResults, SensorQuery,
     StoredDeadLetter, StoredSensor,
@@ -218,7 +218,7 @@ pub trait Store: Send + Sync + 'static {
     /// Raises the database's high-water mark to at least `through` and returns its previous value.
     /// The mark is as durable as the buckets (majority write concern). A process must not write a
     /// bucket that begins after the mark, so a bucket that begins after the returned value has
-    /// never been written: see [`NewBuckets`](crate::model::NewBuckets). Idempotent: may be called
+    /// never been written: see [`NewBuckets`](model::NewBuckets). Idempotent: may be called
     /// again after any error.
     fn raise_high_water(
         &self,
@@ -325,7 +325,7 @@ pub trait Store: Send + Sync + 'static {
         within: Option<Duration>,
     ) -> BoxFuture<'a, Result<Vec<LoadResult>, StoreError>>;
 
-    /// Merges readings into the sensors' documents of `sensor_latest` ([`crate::model::latest`]).
+    /// Merges readings into the sensors' documents of `sensor_latest` ([`model::latest`]).
     /// The results are in the order of the updates; no two updates are for the same sensor.
     /// Idempotent: the same update may be sent again after any error.
     fn latest<'a>(

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use crate::maintain::StoredPage;
-use crate::model::{BucketStart, DeadLetter, Rows, SensorId, Value};
+use model::{BucketStart, DeadLetter, Rows, SensorId, Value};
 
 /// Selects pages of one sensor.
 #[derive(Debug, Clone, PartialEq, Eq)]

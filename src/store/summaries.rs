@@ -7,7 +7,7 @@ use super::box_future::BoxFuture;
 use super::error::StoreError;
 use super::reading::{MeasurementQuery, MeasurementResults, PageQuery, PageResults};
 use crate::maintain::StoredPage;
-use crate::model::{BucketKey, BucketStart, Rows, SensorId, StorageMode};
+use model::{BucketKey, BucketStart, Rows, SensorId, StorageMode};
 
 /// Measurements of one millisecond; more are returned if there are more.
 const EDGE_MEASUREMENTS: usize = 1000;

@@ -29,8 +29,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::model::FieldSummary;
-use crate::model::summary::entry_bytes;
+use model::FieldSummary;
+use model::summary::entry_bytes;
 
 /// The state of a stored page that the plan depends on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -159,7 +159,7 @@ pub(crate) fn chunks(fields: BTreeMap<String, FieldSummary>, bytes_max: u64) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::Number;
+    use model::Number;
 
     fn open(count: u32) -> PageState {
         PageState {

@@ -27,7 +27,7 @@ use super::audit_limits::FileLimits;
 use super::log_limit::LineLimit;
 use super::metrics;
 use crate::config;
-use crate::model::{Clock, SystemClock, rfc3339};
+use model::{Clock, SystemClock, rfc3339};
 
 /// Characters of a text from outside.
 const TEXT_CHARS_MAX: usize = 200;

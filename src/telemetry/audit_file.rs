@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use super::audit_limits::{FileLimits, lock};
 use super::metrics;
-use crate::model::{Clock, SystemClock, rfc3339};
+use model::{Clock, SystemClock, rfc3339};
 
 /// Lines that wait for the disk: with their texts at most some 8 MiB.
 const QUEUE_MAX: usize = 4096;

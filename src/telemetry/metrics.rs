@@ -14,7 +14,7 @@ use super::catalog::{Kind, METRICS, Metric};
 pub(crate) use super::labels::{AdmissionClosed, ReloadResult};
 pub use super::labels::{DayResult, Source};
 use super::process;
-use crate::model::{Clock, SystemClock};
+use model::{Clock, SystemClock};
 
 /// In seconds: from the fastest fdatasync to a store that hardly answers.
 const LATENCY_BUCKETS: [f64; 16] = [

@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 
 use super::metrics::Source;
 use super::tail;
-use crate::model::DeadLetter;
+use model::DeadLetter;
 
 /// Entries. When there are more, the least recently updated ones are evicted.
 const ENTRIES_MAX: usize = 1000;

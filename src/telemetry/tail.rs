@@ -14,7 +14,7 @@ use serde_json::{Map, Value, json};
 use tokio::sync::mpsc;
 
 use super::metrics::Source;
-use crate::model::{ReadingBatch, ReadingRef, SensorPatterns, Tags, ValueRef, rfc3339};
+use model::{ReadingBatch, ReadingRef, SensorPatterns, Tags, ValueRef, rfc3339};
 
 /// Watchers at a time.
 pub const WATCHERS_MAX: usize = 16;
@@ -228,7 +228,7 @@ fn line(source: Source, batch: &ReadingBatch, reading: &ReadingRef<'_>) -> Strin
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Reading, SensorPatterns};
+    use model::{Reading, SensorPatterns};
 
     fn batch(sensors: &[&str]) -> ReadingBatch {
         let reading = |id: &&str| Reading {
@@ -236,7 +236,7 @@ mod tests {
             ts_ms: 1_709_287_200_000,
             receipt_time: false,
             tags: [("site".to_owned(), "north".to_owned())].into(),
-            values: [("temp".to_owned(), crate::model::Value::Double(22.5))].into(),
+            values: [("temp".to_owned(), model::Value::Double(22.5))].into(),
         };
         sensors.iter().map(reading).collect()
     }

@@ -9,9 +9,9 @@ use std::time::Duration;
 use crate::support::http_client::agent;
 use hourbucket::app::Service;
 use hourbucket::config::{AckMode, Config};
-use hourbucket::model::SystemClock;
 use hourbucket::shutdown::ExitReason;
 use hourbucket::store::memory::{Fault, MemoryStore, Script, Verdict};
+use model::SystemClock;
 use tokio::sync::oneshot;
 
 const PATIENCE: Duration = Duration::from_secs(30);

@@ -403,7 +403,7 @@ async fn qos_0_is_dropped_if_the_queue_is_full() {
     let mut dead = vec![];
     while dead
         .last()
-        .is_none_or(|d: &hourbucket::model::DeadLetter| d.topic != "end")
+        .is_none_or(|d: &model::DeadLetter| d.topic != "end")
     {
         let ingest_batch = ingest.ingest_batch().await;
         dead.extend(ingest_batch.dead.clone());

@@ -11,7 +11,7 @@ use crate::support::raw_mqtt::{
     Raw, connect_with, disconnect_reason, packet, publish, publish_with,
 };
 use hourbucket::admission::IngestBatch;
-use hourbucket::model::DeadLetter;
+use model::DeadLetter;
 
 /// Time in which an answer must not arrive.
 const MOMENT: Duration = Duration::from_millis(200);

@@ -7,7 +7,7 @@ use crate::support::mosquitto::Mosquitto;
 use crate::support::mqtt_rig::*;
 use hourbucket::config::Mqtt;
 use hourbucket::config::MqttProtocol::{self, V4, V5};
-use hourbucket::model::{Reading, Value};
+use model::{Reading, Value};
 use rumqttc_v4 as mqtt;
 
 /// Protocol Buffers: a field of bytes.

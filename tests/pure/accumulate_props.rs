@@ -9,15 +9,13 @@ use std::time::Duration;
 
 use hourbucket::accumulate::PageLimits;
 use hourbucket::accumulate::state::{Job, JobResult, Shard, ShardSettings};
-use hourbucket::ack::Ack;
 use hourbucket::flush::backoff::Backoff;
 use hourbucket::flush::due::DuePolicy;
-use hourbucket::model::{
-    BucketStart, NewBuckets, Now, Reading, ReadingBatch, Span, StorageMode, Value,
-};
 use hourbucket::route::row_refs;
 use hourbucket::store::PageWriteResult;
 use hourbucket::store::memory::Pages;
+use model::ack::Ack;
+use model::{BucketStart, NewBuckets, Now, Reading, ReadingBatch, Span, StorageMode, Value};
 use proptest::prelude::*;
 
 const HOUR: i64 = 3_600_000;

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use hourbucket::accumulate::PageLimits;
-use hourbucket::ack::{Ack, AckOutcome};
-use hourbucket::model::{Reading, StorageMode};
+use model::ack::{Ack, AckOutcome};
+use model::{Reading, StorageMode};
 
 use crate::shard_rig::{START_MS, ShardRig, reading, shard};
 

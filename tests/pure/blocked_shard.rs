@@ -2,9 +2,9 @@
 
 use hourbucket::accumulate::PageLimits;
 use hourbucket::accumulate::state::{Job, JobResult, Shard, ShardSettings};
-use hourbucket::ack::Ack;
-use hourbucket::model::{Reading, StorageMode};
 use hourbucket::store::{StoreError, StoreErrorKind};
+use model::ack::Ack;
+use model::{Reading, StorageMode};
 
 use crate::shard_rig::{START_MS, ShardRig, reading, settings, shard};
 

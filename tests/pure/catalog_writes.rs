@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use hourbucket::accumulate::PageLimits;
 use hourbucket::accumulate::state::{Job, JobResult, Shard, ShardSettings};
-use hourbucket::ack::Ack;
 use hourbucket::flush::backoff::Backoff;
 use hourbucket::flush::due::DuePolicy;
-use hourbucket::model::catalog::arrival_step_ms;
-use hourbucket::model::{Now, Reading, ReadingBatch, Span, StorageMode, Value};
 use hourbucket::route::row_refs;
 use hourbucket::store::memory::Pages;
+use model::ack::Ack;
+use model::catalog::arrival_step_ms;
+use model::{Now, Reading, ReadingBatch, Span, StorageMode, Value};
 
 use crate::shard_rig::{self as rig, ShardRig, reading};
 

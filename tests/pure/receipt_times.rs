@@ -3,7 +3,7 @@
 //! readings of another page were removed.
 
 use hourbucket::accumulate::PageLimits;
-use hourbucket::model::{Reading, Span, StorageMode};
+use model::{Reading, Span, StorageMode};
 
 use crate::shard_rig::{HOUR, START_MS, ShardRig, reading, shard};
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use hourbucket::accumulate::PageLimits;
 use hourbucket::accumulate::state::{Shard, ShardSettings};
 use hourbucket::flush::due::DuePolicy;
-use hourbucket::model::{BucketStart, Gate, PageKind, PageWrite, Rows, StorageMode, summary};
+use model::{BucketStart, Gate, PageKind, PageWrite, Rows, StorageMode, summary};
 
 use crate::shard_rig::{START_MS, ShardRig, reading, settings, shard};
 

@@ -9,17 +9,17 @@ use std::time::Duration;
 
 use crate::support::mongod::{Mongod, unique_database};
 use hourbucket::config;
-use hourbucket::model::batch::Tags;
-use hourbucket::model::summary::summarise;
-use hourbucket::model::{
-    BucketStart, CatalogUpdate, FieldKinds, PageKind, PageWrite, RowFlags, Rows, Span, StorageMode,
-    ValueRef,
-};
 use hourbucket::store::catalog::{CatalogFill, CatalogQuery};
 use hourbucket::store::fill_catalog::fill_some;
 use hourbucket::store::memory::MemoryStore;
 use hourbucket::store::mongo::{CATALOG, MongoStore};
 use hourbucket::store::{PageWriteResult, Store};
+use model::batch::Tags;
+use model::summary::summarise;
+use model::{
+    BucketStart, CatalogUpdate, FieldKinds, PageKind, PageWrite, RowFlags, Rows, Span, StorageMode,
+    ValueRef,
+};
 use mongodb::bson::{Bson, DateTime, Document, doc};
 
 use super::catalog_contract::{DAY, HOUR, find, merge, open, tags, update};

@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use crate::support::mongod::{Mongod, unique_database};
 use hourbucket::config;
-use hourbucket::model::catalog::{CATALOG_FIELDS_MAX, CATALOG_STEP_MS};
-use hourbucket::model::{CatalogUpdate, FieldKinds, SensorId, Span};
 use hourbucket::store::Store;
 use hourbucket::store::catalog::{CatalogEntry, CatalogQuery};
 use hourbucket::store::memory::MemoryStore;
 use hourbucket::store::mongo::MongoStore;
+use model::catalog::{CATALOG_FIELDS_MAX, CATALOG_STEP_MS};
+use model::{CatalogUpdate, FieldKinds, SensorId, Span};
 
 pub(super) const HOUR: i64 = 3_600_000;
 pub(super) const DAY: i64 = CATALOG_STEP_MS;

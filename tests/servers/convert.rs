@@ -13,8 +13,8 @@ use crate::support::mongod::{Kind, Mongod};
 use crate::support::seed::{HOUR, SPAN, START, Seed, page, readings, sent, series};
 use crate::support::stored::{self, Stored};
 use hourbucket::maintain::{Converted, MaintainError, Selection, Step};
-use hourbucket::model::StorageMode;
 use hourbucket::store::mongo::{ConvertOptions, Hook};
+use model::StorageMode;
 use mongodb::bson::doc;
 
 /// Three buckets: two of one page, and one of three.

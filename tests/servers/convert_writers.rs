@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use crate::support;
 use crate::support::seed::{HOUR, SPAN, START, Seed, page, reading, readings};
 use hourbucket::maintain::Step;
-use hourbucket::model::StorageMode;
 use hourbucket::store::mongo::Hook;
+use model::StorageMode;
 use mongodb::bson::{DateTime, Document, doc};
 
 use super::convert::{convert, pages, storage_modes, whole};

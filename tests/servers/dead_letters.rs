@@ -14,9 +14,9 @@ use crate::support::service::Service;
 use crate::support::stored::Stored;
 use crate::support::{block_on, stored, wait_until};
 use hourbucket::config::{self, StoreMode};
-use hourbucket::model::{DEAD_PAYLOAD_BYTES_MAX, DeadLetter, Span};
 use hourbucket::store::Store;
 use hourbucket::store::mongo::MongoStore;
+use model::{DEAD_PAYLOAD_BYTES_MAX, DeadLetter, Span};
 use serde_json::Value;
 
 const PATIENCE: Duration = Duration::from_secs(60);

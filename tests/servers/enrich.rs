@@ -12,13 +12,11 @@ use crate::support::service::Service;
 use crate::support::usage::cpu_s;
 use crate::support::{block_on, wait_until};
 use hourbucket::config;
-use hourbucket::model::batch::Tags;
-use hourbucket::model::summary::summarise;
-use hourbucket::model::{
-    BucketStart, Gate, PageKind, PageWrite, Reading, Rows, Span, StorageMode, Value,
-};
 use hourbucket::store::Store;
 use hourbucket::store::mongo::{BUCKETS, MongoStore, OptionalIndexes, READINGS, TAGS_INDEX};
+use model::batch::Tags;
+use model::summary::summarise;
+use model::{BucketStart, Gate, PageKind, PageWrite, Reading, Rows, Span, StorageMode, Value};
 use mongodb::bson::{Document, doc};
 use mongodb::{Collection, Database};
 

@@ -26,9 +26,9 @@ use crate::support::stored::{self, Stored};
 use crate::support::wait_until;
 use hourbucket::app;
 use hourbucket::config::{AckMode, Config, Secret, StoreMode};
-use hourbucket::model::{Clock, Now, Span, SystemClock};
 use hourbucket::shutdown::ExitReason;
 use hourbucket::store::mongo::MongoStore;
+use model::{Clock, Now, Span, SystemClock};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const SECOND: i64 = 1000;

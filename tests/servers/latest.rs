@@ -6,12 +6,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use hourbucket::ack::Ack;
 use hourbucket::latest::state::{Latest, LatestSettings, Pending};
-use hourbucket::model::{LatestUpdate, Now, Reading, ReadingBatch, Value};
 use hourbucket::route::row_refs;
 use hourbucket::store::memory::Pages;
 use hourbucket::store::memory::latest::LatestDocument;
+use model::ack::Ack;
+use model::{LatestUpdate, Now, Reading, ReadingBatch, Value};
 use proptest::prelude::*;
 
 pub(super) const RECENT: usize = 4;

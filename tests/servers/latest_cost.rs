@@ -5,8 +5,8 @@
 use std::time::Duration;
 
 use hourbucket::latest::state::{Latest, LatestSettings};
-use hourbucket::model::{Reading, ReadingBatch, Value};
 use hourbucket::route::row_refs;
+use model::{Reading, ReadingBatch, Value};
 
 use super::latest::{now, reading, settings};
 use crate::support;

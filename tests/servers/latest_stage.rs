@@ -7,14 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use hourbucket::ack::Ack;
 use hourbucket::flush::Flusher;
 use hourbucket::flush::backoff::Backoff;
 use hourbucket::latest::{LatestGauges, LatestHandle, LatestTask};
-use hourbucket::model::{
-    BucketStart, CatalogUpdate, DeadLetter, LatestUpdate, PageWrite, Reading, ReadingBatch,
-    SensorId, Span, StorageMode, SystemClock, Value,
-};
 use hourbucket::route::row_refs;
 use hourbucket::store::catalog::{CatalogEntry, CatalogQuery};
 use hourbucket::store::memory::{Fault, MemoryStore};
@@ -25,6 +20,11 @@ use hourbucket::store::reading::{
 use hourbucket::store::{
     Ability, BoxFuture, DeadLetterWritten, LatestWriteResult, LoadRequest, LoadResult,
     PageWriteResult, PrepareError, PreparedStore, Store, StoreError, StoreErrorKind,
+};
+use model::ack::Ack;
+use model::{
+    BucketStart, CatalogUpdate, DeadLetter, LatestUpdate, PageWrite, Reading, ReadingBatch,
+    SensorId, Span, StorageMode, SystemClock, Value,
 };
 
 use super::latest::{number, settings};
@@ -97,7 +97,7 @@ async fn an_acknowledgement_waits_for_the_document_which_is_written_once_per_int
     );
     let begun = tokio::time::Instant::now();
     for wait in waits {
-        assert_eq!(wait.outcome().await, hourbucket::ack::AckOutcome::Delivered);
+        assert_eq!(wait.outcome().await, model::ack::AckOutcome::Delivered);
     }
     assert!(
         begun.elapsed() <= Duration::from_millis(1100),
@@ -143,7 +143,7 @@ async fn an_outage_only_delays_and_the_shutdown_writes_everything() {
         .await
         .expect("it drains")
         .unwrap();
-    assert_eq!(wait.outcome().await, hourbucket::ack::AckOutcome::Delivered);
+    assert_eq!(wait.outcome().await, model::ack::AckOutcome::Delivered);
     let pages = stage.store.pages();
     let newest: Vec<_> = pages
         .latest
@@ -163,7 +163,7 @@ async fn a_refused_update_is_dropped_and_acknowledged() {
     let (ack, wait) = Ack::channel();
     stage.send(&[number("s", 1, 1)], &ack).await;
     ack.delivered();
-    assert_eq!(wait.outcome().await, hourbucket::ack::AckOutcome::Delivered);
+    assert_eq!(wait.outcome().await, model::ack::AckOutcome::Delivered);
     drop(stage.handle);
     stage.task.await.unwrap();
     assert!(stage.store.pages().latest.is_empty());
@@ -196,7 +196,7 @@ async fn an_update_that_keeps_failing_is_dropped_eventually() {
         .send(Arc::new(batch), row_refs, handle.hold(&ack))
         .await;
     ack.delivered();
-    assert_eq!(wait.outcome().await, hourbucket::ack::AckOutcome::Delivered);
+    assert_eq!(wait.outcome().await, model::ack::AckOutcome::Delivered);
     assert_eq!(commands.load(Ordering::Relaxed), 10);
     drop(handle);
     task.await.unwrap();
@@ -311,5 +311,5 @@ async fn a_sender_that_waits_for_the_store_does_not_wait_for_the_latest_state() 
     let (ack, wait) = Ack::channel();
     stage.send(&[number("s", 1, 1)], &ack).await;
     ack.delivered();
-    assert_eq!(wait.outcome().await, hourbucket::ack::AckOutcome::Delivered);
+    assert_eq!(wait.outcome().await, model::ack::AckOutcome::Delivered);
 }

@@ -11,11 +11,11 @@ use crate::support::block_on;
 use crate::support::mongod::{Mongod, unique_database};
 use crate::support::service::Service;
 use hourbucket::config;
-use hourbucket::model::{LatestUpdate, Reading, Rows, Span, Value};
 use hourbucket::store::memory::MemoryStore;
 use hourbucket::store::memory::latest::LatestDocument;
 use hourbucket::store::mongo::{LATEST, MongoStore, OptionalIndexes};
 use hourbucket::store::{LatestWriteResult, PrepareErrorEnd, Store};
+use model::{LatestUpdate, Reading, Rows, Span, Value};
 use mongodb::bson::{Bson, Document, doc};
 use proptest::strategy::{Strategy, ValueTree};
 

@@ -10,9 +10,9 @@ use crate::support::stored;
 use futures_util::TryStreamExt;
 use hourbucket::config;
 use hourbucket::maintain::Selection;
-use hourbucket::model::StorageMode;
 use hourbucket::store::PageWriteResult;
 use hourbucket::store::mongo::{ConvertOptions, ReconcileOptions};
+use model::StorageMode;
 use mongodb::bson::{Bson, DateTime, Document, doc};
 
 use super::overflow::{

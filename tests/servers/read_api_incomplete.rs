@@ -7,8 +7,8 @@ use crate::support::block_on;
 use crate::support::fleet::now_ms;
 use crate::support::mongod::{Mongod, unique_database};
 use crate::support::service::Service;
-use hourbucket::model::stable_hash;
 use hourbucket::route::shard_of;
+use model::stable_hash;
 use mongodb::bson::doc;
 
 use super::read_api::{PATIENCE, get, post, prepared};

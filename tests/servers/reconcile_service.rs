@@ -11,8 +11,8 @@ use crate::support::seed::{HOUR, run};
 use crate::support::service::Service;
 use crate::support::{block_on, stored};
 use hourbucket::config;
-use hourbucket::model::Span;
 use hourbucket::store::mongo::MongoStore;
+use model::Span;
 use mongodb::bson::{DateTime, Document, doc};
 
 use super::reconcile::reconcile;

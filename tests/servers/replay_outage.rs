@@ -6,9 +6,9 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use hourbucket::config;
-use hourbucket::model::{DeadLetter, Span};
 use hourbucket::store::Store;
 use hourbucket::store::mongo::MongoStore;
+use model::{DeadLetter, Span};
 use mongodb::bson::{Document, doc};
 
 use crate::support::fleet::now_ms;

@@ -9,15 +9,13 @@ use crate::support::fleet::now_ms;
 use crate::support::mongod::{Mongod, unique_database};
 use futures_util::TryStreamExt;
 use hourbucket::config;
-use hourbucket::model::summary::summarise;
-use hourbucket::model::{
-    BucketKey, BucketStart, Gate, PageKind, PageWrite, Rows, Span, StorageMode, Value,
-};
 use hourbucket::store::memory::MemoryStore;
 use hourbucket::store::mongo::MongoStore;
 use hourbucket::store::reading::PageQuery;
 use hourbucket::store::retention::RemovedReadings;
 use hourbucket::store::{LoadRequest, LoadedBucket, PageWriteResult, Store};
+use model::summary::summarise;
+use model::{BucketKey, BucketStart, Gate, PageKind, PageWrite, Rows, Span, StorageMode, Value};
 use mongodb::Database;
 use mongodb::bson::{Document, doc};
 

@@ -9,16 +9,14 @@ use std::time::Duration;
 use crate::support::mongod::{Mongod, unique_database};
 use hourbucket::config;
 use hourbucket::maintain::Hour;
-use hourbucket::model::summary::summarise;
-use hourbucket::model::{
-    BucketStart, Day, Number, PageKind, PageWrite, Rows, Span, StorageMode, Value, Zone,
-};
 use hourbucket::store::days::{
     DayMark, DayQuery, DayStore, DaySummary, DayWritten, DaysQuery, MarkQuery, MarksOf, SensorDay,
 };
 use hourbucket::store::memory::MemoryStore;
 use hourbucket::store::mongo::{MongoStore, RollupSchema};
 use hourbucket::store::{PageWriteResult, Store};
+use model::summary::summarise;
+use model::{BucketStart, Day, Number, PageKind, PageWrite, Rows, Span, StorageMode, Value, Zone};
 use mongodb::bson::{DateTime, Document, doc};
 
 const HOUR: i64 = 3_600_000;
@@ -72,7 +70,7 @@ fn mark(instance: &str, start_ms: i64, sensor: &str, version: i64) -> DayMark {
 
 async fn write(store: &dyn Store, sensor: &str, ts_ms: i64, page: u32, value: i64) {
     let mut rows = Rows::default();
-    rows.push_reading(&hourbucket::model::Reading {
+    rows.push_reading(&model::Reading {
         sensor_id: sensor.into(),
         ts_ms,
         receipt_time: false,

@@ -14,7 +14,7 @@ use crate::read_api::prepared;
 use crate::support::mongod::Mongod;
 use crate::support::service::Service;
 use crate::support::{block_on, setting, wait_until};
-use hourbucket::model::Zone;
+use model::Zone;
 use mongodb::bson::{Document, doc};
 
 const HOUR: i64 = 3_600_000;

@@ -11,8 +11,8 @@ use crate::support::mongod::{Mongod, unique_database};
 use crate::support::mosquitto::Mosquitto;
 use crate::support::service::Service;
 use crate::support::{block_on, stored, wait_until};
-use hourbucket::model::Span;
 use hourbucket::store::mongo::{ReadingsLocation, raw_readings_pipeline};
+use model::Span;
 use mongodb::bson::{Document, doc};
 
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -7,11 +7,11 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use futures_util::TryStreamExt;
 use hourbucket::config;
-use hourbucket::model::{DeadLetter, Span};
 use hourbucket::store::memory::MemoryStore;
 use hourbucket::store::mongo::MongoStore;
 use hourbucket::store::reading::DeadLetterQuery;
 use hourbucket::store::{DeadLetterWritten, Store};
+use model::{DeadLetter, Span};
 use mongodb::bson::{Document, doc};
 
 use super::store_contract::{START, mongo, mongo_v44, prepared, settings};

@@ -10,16 +10,16 @@ use std::time::Duration;
 use crate::support::mongod::{Mongod, unique_database};
 use futures_util::TryStreamExt;
 use hourbucket::config;
-use hourbucket::model::batch::Tags;
-use hourbucket::model::summary::summarise;
-use hourbucket::model::{
-    BatchBuilder, BucketKey, BucketStart, Gate, PageKind, PageWrite, Reading, Rows, Span,
-    StorageMode, Value, ValueRef,
-};
 use hourbucket::store::memory::MemoryStore;
 use hourbucket::store::mongo::MongoStore;
 use hourbucket::store::{
     LoadRequest, LoadResult, LoadedBucket, PageWriteResult, Store, StoreError,
+};
+use model::batch::Tags;
+use model::summary::summarise;
+use model::{
+    BatchBuilder, BucketKey, BucketStart, Gate, PageKind, PageWrite, Reading, Rows, Span,
+    StorageMode, Value, ValueRef,
 };
 use mongodb::bson::{DateTime, Document, doc};
 

@@ -3,9 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use hourbucket::model::{
-    BucketStart, CatalogUpdate, DeadLetter, LatestUpdate, PageWrite, SensorId, StorageMode,
-};
 use hourbucket::store::catalog::{CatalogEntry, CatalogQuery};
 use hourbucket::store::days::DayStore;
 use hourbucket::store::memory::Pages;
@@ -16,6 +13,9 @@ use hourbucket::store::reading::{
 use hourbucket::store::{
     BoxFuture, DeadLetterWritten, LatestWriteResult, LoadRequest, LoadResult, PageWriteResult,
     PrepareError, PreparedStore, Store, StoreError,
+};
+use model::{
+    BucketStart, CatalogUpdate, DeadLetter, LatestUpdate, PageWrite, SensorId, StorageMode,
 };
 use tokio::time::Instant;
 

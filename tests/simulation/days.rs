@@ -3,12 +3,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use hourbucket::model::{Day, Zone};
 use hourbucket::store::days::{
     DayMark, DayQuery, DayStore, DaySummary, DayWritten, MarkQuery, SensorDay,
 };
 use hourbucket::store::memory::Pages;
 use hourbucket::store::{BoxFuture, StoreError};
+use model::{Day, Zone};
 
 use super::client::Client;
 use super::server::Applied;

@@ -10,16 +10,16 @@ use std::time::Duration;
 use hourbucket::accumulate::PageLimits;
 use hourbucket::accumulate::state::ShardSettings;
 use hourbucket::accumulate::task::{ShardGauges, ShardTask};
-use hourbucket::ack::{Ack, AckOutcome};
 use hourbucket::admission::{AdmissionControl, IngestBatch, admission_channel};
 use hourbucket::dead_letters::DeadLetters;
 use hourbucket::flush::Flusher;
 use hourbucket::flush::backoff::Backoff;
 use hourbucket::flush::due::DuePolicy;
-use hourbucket::model::{Clock, Now, Reading, ReadingBatch, Span, StorageMode, Value};
 use hourbucket::route::Router;
 use hourbucket::route::oldest::Oldest;
 use hourbucket::store::memory::{Fault, MemoryStore, Script};
+use model::ack::{Ack, AckOutcome};
+use model::{Clock, Now, Reading, ReadingBatch, Span, StorageMode, Value};
 
 use super::{Identities, again, identity};
 

@@ -40,7 +40,7 @@ use std::hash::{BuildHasherDefault, DefaultHasher, Hash, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use hourbucket::model::{PageWrite, Reading, ReadingKey, Value, ValueRef};
+use model::{PageWrite, Reading, ReadingKey, Value, ValueRef};
 
 const HOUR: i64 = 3_600_000;
 

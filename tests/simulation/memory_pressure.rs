@@ -8,16 +8,16 @@ use std::time::Duration;
 
 use hourbucket::accumulate::PageLimits;
 use hourbucket::accumulate::state::{Job, JobResult, Shard, ShardSettings};
-use hourbucket::ack::Ack;
 use hourbucket::flush::age::{AgeControl, AgeSample};
 use hourbucket::flush::backoff::Backoff;
 use hourbucket::flush::due::DuePolicy;
-use hourbucket::model::{
+use hourbucket::route::row_refs;
+use hourbucket::store::memory::Pages;
+use model::ack::Ack;
+use model::{
     BucketStart, NewBuckets, Now, PageKind, PageWrite, Reading, ReadingBatch, SensorId, Span,
     StorageMode, Value,
 };
-use hourbucket::route::row_refs;
-use hourbucket::store::memory::Pages;
 
 use super::HOUR;
 

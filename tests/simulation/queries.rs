@@ -3,12 +3,12 @@
 //! the three reads of `hourbucket::read`.
 
 use hourbucket::accumulate::state::snapshot::UnstoredRows;
-use hourbucket::model::stable_hash;
 use hourbucket::read::hours::{Hour, OpenHour};
 use hourbucket::read::merge::{Cursor, MergedReadings, ReadingMerge, Window};
 use hourbucket::route::shard_of;
 use hourbucket::store::memory::same_sum;
 use hourbucket::store::reading::{MeasurementQuery, MeasurementResults, PageQuery};
+use model::stable_hash;
 
 use super::super::Sensor;
 use super::*;

@@ -9,9 +9,9 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use hourbucket::model::{BucketKey, BucketStart, DeadLetter, PageWrite, StorageMode};
 use hourbucket::store::memory::Pages;
 use hourbucket::store::{LoadRequest, LoadResult, PageWriteResult, StoreError, StoreErrorKind};
+use model::{BucketKey, BucketStart, DeadLetter, PageWrite, StorageMode};
 use tokio::time::Instant;
 
 use super::{Identities, identities};

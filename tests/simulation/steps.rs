@@ -33,15 +33,15 @@ use std::sync::{Arc, Mutex};
 
 use hourbucket::accumulate::PageLimits;
 use hourbucket::accumulate::state::{Job, JobResult, RejectedRows, Shard, ShardSettings};
-use hourbucket::ack::{Ack, AckOutcome};
 use hourbucket::flush::backoff::Backoff;
 use hourbucket::flush::due::DuePolicy;
-use hourbucket::model::{
-    BucketStart, NewBuckets, Now, PageWrite, Reading, ReadingBatch, Span, StorageMode, Value,
-};
 use hourbucket::route::row_refs;
 use hourbucket::store::memory::{Conversion, Pages};
 use hourbucket::store::{PageWriteResult, StoreError, StoreErrorKind};
+use model::ack::{Ack, AckOutcome};
+use model::{
+    BucketStart, NewBuckets, Now, PageWrite, Reading, ReadingBatch, Span, StorageMode, Value,
+};
 
 use super::{HOUR, Identities, Identity, again, identities, identity, key};
 

@@ -16,7 +16,7 @@ use hourbucket::admission::{AdmissionControl, IngestBatch, IngestReceiver, admis
 use hourbucket::config::{AckMode, Config, ListenMqtt, Live, Retained, Subscription};
 use hourbucket::ingest::IngestDeps;
 use hourbucket::ingest::listen::MqttListener;
-use hourbucket::model::SystemClock;
+use model::SystemClock;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 

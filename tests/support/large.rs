@@ -8,9 +8,9 @@
 use std::time::Duration;
 
 use hourbucket::config::{self, StoreMode};
-use hourbucket::model::Span;
 use hourbucket::store::Store;
 use hourbucket::store::mongo::MongoStore;
+use model::Span;
 use mongodb::bson::{Bson, DateTime, Document, RawArrayBuf, RawDocumentBuf, doc, rawdoc};
 use mongodb::{Client, Database};
 

@@ -16,7 +16,7 @@ use hourbucket::admission::{AdmissionControl, IngestBatch, IngestReceiver, admis
 use hourbucket::config::{AckMode, Decoding, Live, Mqtt, MqttProtocol, Retained, Subscription};
 use hourbucket::ingest::IngestDeps;
 use hourbucket::ingest::mqtt::{BrokerStatus, spawn};
-use hourbucket::model::SystemClock;
+use model::SystemClock;
 use rumqttc_v4 as mqtt;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;

@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use futures_util::TryStreamExt;
 use hourbucket::config;
-use hourbucket::model::Span;
 use hourbucket::store::Store;
 use hourbucket::store::mongo::MongoStore;
+use model::Span;
 use mongodb::Database;
 use mongodb::bson::{Bson, DateTime, Document, doc};
 

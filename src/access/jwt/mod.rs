@@ -33,7 +33,7 @@ use self::keys::Key;
 use self::verified::Verified;
 use super::identity::{own_patterns, valid_identity};
 use crate::config::{Jwt as JwtSettings, JwtAlgorithm};
-use crate::model::SensorPatterns;
+use model::SensorPatterns;
 
 /// A longer one is refused unread. With a dozen claims and an RSA signature of 4096 bits, one has
 /// about 2 KiB.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::model::{FieldSchema, ReadingKey, RowFlags};
+use model::{FieldSchema, ReadingKey, RowFlags};
 
 /// A reading on arrival: its values as encoded in its batch, under the names of `schema`.
 pub(in crate::accumulate) struct IncomingReading<'a> {

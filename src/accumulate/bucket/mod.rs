@@ -51,10 +51,10 @@ use pending::Pending;
 use stored_state::StoredState;
 
 use super::dedup::{DedupWindow, ExternalWrites};
-use crate::ack::{Ack, Acks};
 use crate::flush::age::is_worthwhile;
 use crate::flush::due::DuePolicy;
-use crate::model::{BucketStart, RowFlags, Rows, StorageMode, memory, rows};
+use model::ack::{Ack, Acks};
+use model::{BucketStart, RowFlags, Rows, StorageMode, memory, rows};
 
 /// The bucket's pending work in the store.
 #[derive(Debug)]
@@ -166,7 +166,7 @@ impl Bucket {
         self.pending.as_ref().map(|w| w.since_ms)
     }
 
-    /// See [`Rows::last_byte`](crate::model::Rows::last_byte).
+    /// See [`Rows::last_byte`](model::Rows::last_byte).
     pub(super) fn last_byte(&self) -> u8 {
         let rows = self.pending.as_ref().map(|pending| &pending.rows);
         rows.map_or(0, |rows| rows.last_byte())

@@ -8,6 +8,6 @@ pub struct PageLimits {
     /// `bucket.max_bytes`: the size of the readings as a BSON array.
     pub bytes: u64,
     /// The size of the summary:
-    /// [`PAGE_SUMMARY_BYTES_MAX`](crate::model::summary::PAGE_SUMMARY_BYTES_MAX), smaller in tests.
+    /// [`PAGE_SUMMARY_BYTES_MAX`](model::summary::PAGE_SUMMARY_BYTES_MAX), smaller in tests.
     pub summary_bytes: u64,
 }

@@ -4,8 +4,8 @@ use std::collections::HashSet;
 
 use super::super::dedup::{DedupWindow, ExternalWrites};
 use super::{IncomingReading, WriteOutcome};
-use crate::ack::{Ack, Acks};
-use crate::model::{ReadingKey, RowFlags, Rows, memory, rows};
+use model::ack::{Ack, Acks};
+use model::{ReadingKey, RowFlags, Rows, memory, rows};
 
 /// Pending rows and who waits for them. Millions of sensors have one with few rows, so it is small:
 /// the parts that few need are in [`Rare`].

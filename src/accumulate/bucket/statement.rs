@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use super::stored_state::{StoredState, SummaryBytes};
 use super::{Bucket, InFlight, PageLimits, array_bytes};
-use crate::ack::Acks;
-use crate::model::rows::StatementLimits;
-use crate::model::{
+use model::ack::Acks;
+use model::rows::StatementLimits;
+use model::{
     FieldSummary, Gate, PageKind, PageWrite, RowFlags, Rows, SensorId, StorageMode, Tags, memory,
     summary,
 };

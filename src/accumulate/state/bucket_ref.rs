@@ -1,6 +1,6 @@
 //! How jobs and queues name a bucket.
 
-use crate::model::BucketStart;
+use model::BucketStart;
 
 /// Identifies a bucket of this shard; valid while the bucket has something in flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

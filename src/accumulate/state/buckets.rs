@@ -4,7 +4,7 @@
 use std::ops::{Deref, DerefMut};
 
 use super::super::bucket::Bucket;
-use crate::model::memory;
+use model::memory;
 
 #[derive(Debug, Default)]
 pub(super) enum Buckets {
@@ -87,7 +87,7 @@ impl DerefMut for Buckets {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::BucketStart;
+    use model::BucketStart;
 
     #[test]
     fn buckets_stay_sorted_and_the_last_one_is_inline() {

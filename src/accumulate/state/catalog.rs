@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use super::catalogued::Confirmed;
 use super::{Sensor, Shard};
-use crate::model::catalog::floor_arrival;
-use crate::model::{CatalogUpdate, Rows, SensorId, Summary, Tags, has_prefix, stable_hash};
+use model::catalog::floor_arrival;
+use model::{CatalogUpdate, Rows, SensorId, Summary, Tags, has_prefix, stable_hash};
 
 impl Shard {
     /// What the catalogue must know before these rows of a sensor are written; `None` if it does.

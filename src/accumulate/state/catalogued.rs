@@ -1,5 +1,5 @@
 //! What the catalogue is known to hold of each sensor, so that a page write asks for an update only
-//! if it brings something new ([`PageWrite::catalog`](crate::model::PageWrite)). Pure.
+//! if it brings something new ([`PageWrite::catalog`](model::PageWrite)). Pure.
 //!
 //! A sensor has 24 bytes: two days ([`catalog_day`]), the last arrival, and a reference to the
 //! fields and tags that are confirmed, as hashes, shared by all sensors with the same ones.
@@ -11,10 +11,10 @@ use std::sync::Arc;
 use hashbrown::HashTable;
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::model::catalog::{
+use model::catalog::{
     CATALOG_FIELDS_MAX, CatalogUpdate, FieldKinds, catalog_day, field_key, field_kinds,
 };
-use crate::model::{Rows, Summary, Tags, memory};
+use model::{Rows, Summary, Tags, memory};
 
 /// The confirmed entry of one sensor.
 #[derive(Debug, Default)]
@@ -192,9 +192,9 @@ impl Confirmed {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{RowFlags, ValueRef};
+    use model::{RowFlags, ValueRef};
 
-    const DAY: i64 = crate::model::catalog::CATALOG_STEP_MS;
+    const DAY: i64 = model::catalog::CATALOG_STEP_MS;
 
     fn rows(ts_ms: i64, values: &[(&str, ValueRef<'_>)]) -> Rows {
         let mut rows = Rows::default();

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::BucketRef;
-use crate::model::{BucketStart, Now, SensorId};
+use model::{BucketStart, Now, SensorId};
 
 /// A quarantined bucket.
 #[derive(Debug, Clone, PartialEq, Eq)]

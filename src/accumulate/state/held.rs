@@ -3,7 +3,7 @@
 
 use super::super::bucket::AT_ITS_TURN;
 use super::{BucketRef, Shard, bucket_of};
-use crate::model::Now;
+use model::Now;
 
 impl Shard {
     /// Sets how old a reading may get before it is written, see [`crate::flush::age`].

@@ -49,17 +49,17 @@ use slab::Slab;
 
 use super::arrivals::Arrivals;
 use super::bucket::{AT_ITS_TURN, Bucket, IncomingReading, NextOp, PageLimits};
-use crate::ack::Ack;
 use crate::enrich::Registry;
 use crate::flush::Lane;
 use crate::flush::backoff::Backoff;
 use crate::flush::due::{DuePolicy, DueWheel};
 use crate::flush::turns::Turns;
-use crate::model::{
+use crate::store::{LoadRequest, LoadResult, PageWriteResult, StoreError};
+use model::ack::Ack;
+use model::{
     BucketStart, FieldSchemas, NewBuckets, Now, PageWrite, ReadingBatch, ReadingKey, RowFlags,
     SensorId, Span, TagSets, Tags,
 };
-use crate::store::{LoadRequest, LoadResult, PageWriteResult, StoreError};
 
 /// The settings of a shard, fixed at its start.
 #[derive(Debug, Clone)]
@@ -86,7 +86,7 @@ pub struct ShardSettings {
     /// letters.
     pub quarantine_after_ms: u64,
     /// The precision of arrivals in the catalogue
-    /// ([`arrival_step_ms`](crate::model::catalog::arrival_step_ms)).
+    /// ([`arrival_step_ms`](model::catalog::arrival_step_ms)).
     pub arrival_step_ms: i64,
     /// For buckets that the store keeps refusing.
     pub backoff: Backoff,

@@ -1,6 +1,6 @@
 //! The sensors that a shard remembers as new.
 
-use crate::model::SensorId;
+use model::SensorId;
 
 /// Maximum number of new sensors remembered.
 pub(super) const NEW_SENSORS_MAX: usize = 256;

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::ack::Acks;
-use crate::model::{Rows, SensorId};
+use model::ack::Acks;
+use model::{Rows, SensorId};
 
 /// Readings that the store refuses permanently, or has failed for too long. They are kept as dead
 /// letters before the acknowledgements are delivered.

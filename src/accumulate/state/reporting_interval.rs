@@ -9,7 +9,7 @@
 
 use std::collections::HashMap;
 
-use crate::model::SensorId;
+use model::SensorId;
 
 /// No sensor is reported silent sooner than this.
 const SILENT_MIN_S: u32 = 5 * 60;

@@ -6,7 +6,7 @@ use super::super::bucket::Bucket;
 use super::new_sensor::{NEW_SENSORS_MAX, NewSensor};
 use super::reporting_interval::Reports;
 use super::{RowRef, Sensor, Shard};
-use crate::model::{BucketStart, Now, ReadingRef, SensorId, sensor_id_memory};
+use model::{BucketStart, Now, ReadingRef, SensorId, sensor_id_memory};
 
 /// Unless room is needed, a sweep for idle buckets visits all sensors within so many ticks, 20 s, but
 /// at least so many sensors in each. A million sensors in 2.5 s took a twentieth of the service's

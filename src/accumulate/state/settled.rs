@@ -1,8 +1,8 @@
 //! Reports to the daily rollup which readings are settled: stored, found stored, or rejected.
 
 use super::Shard;
-use crate::model::BucketStart;
 use crate::rollup::state::Settled;
+use model::BucketStart;
 
 impl Shard {
     /// The same shard; it also reports which readings are settled.

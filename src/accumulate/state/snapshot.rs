@@ -10,8 +10,8 @@ pub use super::new_sensor::NewSensor;
 use super::super::bucket::UnstoredBucket;
 use super::reporting_interval::ReportingInterval;
 use super::{Sensor, Shard};
-use crate::model::catalog::floor_arrival;
-use crate::model::{Now, Rows, SensorId, Tags, Value, keep_newer, stable_hash};
+use model::catalog::floor_arrival;
+use model::{Now, Rows, SensorId, Tags, Value, keep_newer, stable_hash};
 
 /// Slab slots per step of a scan: about half a millisecond if none of it is in the CPU cache.
 const SCAN_STEP: usize = 2048;

@@ -24,8 +24,8 @@ use self::report::rfc3339;
 use self::store::StoreState;
 use crate::config::AckMode;
 use crate::ingest::TlsStatus;
-use crate::model::Now;
 use crate::store::{Ability, Outcome, StoreError};
+use model::Now;
 
 /// The shared state of the service.
 #[derive(Debug)]

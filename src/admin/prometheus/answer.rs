@@ -11,11 +11,11 @@ use serde::{Serialize, Serializer};
 use serde_json::{Value as Json, json};
 use tokio::sync::OwnedSemaphorePermit;
 
-use crate::model::catalog::CATALOG_FIELDS_MAX;
 use crate::promql::format::{api_number, push_time};
 use crate::promql::{Evaluated, Labels, PromqlError, Sample, Series, Value};
 use crate::read::series::SelectError;
 use crate::read::{ReadError, ReadService};
+use model::catalog::CATALOG_FIELDS_MAX;
 
 /// The warning of an answer that has more items than the request's `limit`.
 pub(super) const TRUNCATED: &str = "results truncated due to limit";

@@ -43,13 +43,13 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::Instant;
 
-use crate::ack::{Ack, Acks};
 use crate::flush::{Flusher, Lane};
-use crate::model::DeadLetter;
 use crate::store::{DeadLetterWritten, StoreError, StoreErrorKind};
 use crate::telemetry::metrics;
 use limit::Limit;
 use log_limit::LogLimit;
+use model::DeadLetter;
+use model::ack::{Ack, Acks};
 
 /// Maximum dead letters of one command, and bytes after which no more are added.
 const BATCH_DEAD_LETTERS_MAX: usize = 1000;

@@ -8,11 +8,11 @@ use std::time::Duration;
 use tokio::task::JoinHandle;
 
 use super::*;
-use crate::ack::{AckOutcome, AckWaiter};
 use crate::flush::backoff::Backoff;
-use crate::model::OWN_SOURCE;
 use crate::store::memory::{Fault, MemoryStore, Verdict};
 use crate::telemetry::metrics::Source;
+use model::OWN_SOURCE;
+use model::ack::{AckOutcome, AckWaiter};
 
 const MIB: usize = 1 << 20;
 const LONG_ENOUGH: Duration = Duration::from_secs(120);
@@ -35,7 +35,7 @@ impl Rig {
         let flusher = Flusher::new(
             store.clone(),
             backoff,
-            crate::model::Span::HOUR,
+            model::Span::HOUR,
             Arc::new(|_, _| {}),
         );
         let (dead, task) = DeadLetters::new(flusher.clone(), 64, stored_bytes_max as u64);

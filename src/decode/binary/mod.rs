@@ -33,7 +33,7 @@ use super::reading::{Part, ReadingDecoder, not_an_object};
 use super::rejects::{Fault, Rejects};
 use super::token::Token;
 use super::{Context, RejectReason};
-use crate::model::BatchBuilder;
+use model::BatchBuilder;
 
 pub(super) fn decode_cbor(
     payload: &[u8],

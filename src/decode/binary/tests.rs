@@ -3,7 +3,7 @@
 
 use crate::decode::tests::{NOW, bare, limits, line};
 use crate::decode::{Format, RejectReason, Rejects, decode};
-use crate::model::{BatchBuilder, Reading, Value};
+use model::{BatchBuilder, Reading, Value};
 
 /// CBOR: a text of less than 24 bytes.
 fn text(text: &str) -> Vec<u8> {

@@ -22,7 +22,7 @@ use super::reading::ReadingDecoder;
 use super::rejects::Rejects;
 use super::split::{self, DEPTH_MAX, Within, skip_between, skip_space};
 use super::{Context, RejectReason};
-use crate::model::BatchBuilder;
+use model::BatchBuilder;
 
 /// Decodes an object, an array, or concatenated objects.
 pub(super) fn decode(

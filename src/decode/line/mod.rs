@@ -35,7 +35,7 @@ use super::split::skip_between;
 use super::stamp::{Origin, Stamp};
 use super::template::Templates;
 use super::{Context, RejectReason, time};
-use crate::model::{BatchBuilder, ValueRef};
+use model::{BatchBuilder, ValueRef};
 
 pub(super) fn decode(
     payload: &[u8],

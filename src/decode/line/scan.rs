@@ -10,7 +10,7 @@ use memchr::memchr_iter;
 
 use crate::decode::swar::{self, digits};
 use crate::decode::{RejectReason, decimal};
-use crate::model::ValueRef;
+use model::ValueRef;
 
 /// The characters that end a word, and those that a backslash escapes.
 pub(super) struct Kind {

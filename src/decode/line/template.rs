@@ -7,7 +7,7 @@ use super::series::push_escaped;
 use crate::config::Limits;
 use crate::decode::template::{Parts, TAGS_MAX, keyed, literal_end};
 use crate::decode::{Context, names, time};
-use crate::model::{BatchBuilder, ValueRef};
+use model::{BatchBuilder, ValueRef};
 
 /// The variable part between two literal parts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -7,7 +7,7 @@ use super::*;
 use crate::config::{Limits, Line};
 use crate::decode::tests::{limits, line};
 use crate::decode::{Format, TsUnit, decode};
-use crate::model::{Reading, Value};
+use model::{Reading, Value};
 
 /// 2024-03-01T11:00:00Z
 const NOW: i64 = 1_709_290_800_000;

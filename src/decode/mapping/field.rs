@@ -12,7 +12,7 @@ use crate::decode::names::{self, excerpt};
 use crate::decode::reading::add_value;
 use crate::decode::rejects::Fault;
 use crate::decode::token::{Token, is_no_value, is_number};
-use crate::model::{BatchBuilder, ValueRef};
+use model::{BatchBuilder, ValueRef};
 
 /// Collects the values of one reading.
 pub(super) struct Fields<'x, 'm, 't> {

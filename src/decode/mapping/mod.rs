@@ -37,7 +37,7 @@ use super::rejects::Fault;
 use super::topic::{Captured, TopicTemplate};
 use super::{Context, RejectReason, Rejects};
 use crate::config::mapping::{Condition, Each, EachStep, Mapping, Rule};
-use crate::model::BatchBuilder;
+use model::BatchBuilder;
 
 /// A mapping, ready for use.
 #[derive(Debug)]

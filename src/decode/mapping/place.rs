@@ -10,7 +10,7 @@ use crate::decode::rejects::Fault;
 use crate::decode::token::Token;
 use crate::decode::topic::Captured;
 use crate::decode::{Context, RejectReason};
-use crate::model::Number;
+use model::Number;
 
 /// Longer texts are not used in ids and tags: `limits.string_max_bytes` is at most this, and a long
 /// text of the message must not be copied for each of its records.

@@ -14,7 +14,7 @@ use crate::decode::rejects::Fault;
 use crate::decode::stamp::{Origin, Stamp};
 use crate::decode::time::Found;
 use crate::decode::{Context, RejectReason, TsUnit, UnsetClock, time};
-use crate::model::BatchBuilder;
+use model::BatchBuilder;
 
 /// Limit on the members of an object that become tags. It leaves some more than a reading may have.
 const LABELS_MAX: usize = 256;

@@ -4,7 +4,7 @@ use super::*;
 use crate::config::mapping::parse_formats;
 use crate::decode::RejectReason;
 use crate::decode::tests::{NOW, bare, limits, line};
-use crate::model::{Reading, Value};
+use model::{Reading, Value};
 
 /// Decodes a payload with the text of `[formats.x]`: readings and rejects.
 pub(super) fn run(

@@ -26,7 +26,7 @@ use self::points::Points;
 use super::rejects::Rejects;
 use super::{Context, RejectReason};
 use crate::config::Otlp;
-use crate::model::BatchBuilder;
+use model::BatchBuilder;
 
 /// The encoding of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -8,7 +8,7 @@ use super::super::rejects::{Fault, LeftOut, Rejects};
 use super::super::stamp::Origin;
 use super::super::{Context, RejectReason, line, time};
 use crate::config::{Otlp, PointAttributes};
-use crate::model::{BatchBuilder, ValueRef};
+use model::{BatchBuilder, ValueRef};
 
 /// Attributes to read from one list. Further ones could not be tags anyway.
 const ATTRIBUTES_MAX: usize = 128;

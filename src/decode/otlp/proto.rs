@@ -5,7 +5,7 @@
 //! metric's name) is read first, in a separate pass.
 
 use super::points::{Attributes, Distribution, Number, Point, Points};
-use crate::decode::protobuf::{FieldValue, Fields, Malformed};
+use model::protobuf::{FieldValue, Fields, Malformed};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(super) enum InvalidRequest {

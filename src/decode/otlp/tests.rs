@@ -3,7 +3,7 @@
 use super::*;
 use crate::config::{Config, PointAttributes};
 use crate::decode::tests::{NOW, bare, limits, line};
-use crate::model::{Reading, Value};
+use model::{Reading, Value};
 
 fn settings() -> Otlp {
     Config::default().otlp

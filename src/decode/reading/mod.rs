@@ -62,7 +62,7 @@ use super::time::Held;
 use super::token::{Simple, Token};
 use super::{Context, RejectReason, TsUnit, template, time};
 use crate::config::{Native, Nested};
-use crate::model::{BatchBuilder, ValueRef};
+use model::{BatchBuilder, ValueRef};
 
 /// Most keys in a reading, used or not. Keys are compared with each other, so the number must be
 /// small. It is twice the most values, and more than any known gateway sends.

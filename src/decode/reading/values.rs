@@ -8,8 +8,8 @@ use crate::decode::names::{self, excerpt};
 use crate::decode::rejects::Fault;
 use crate::decode::token::{Time, Token};
 use crate::decode::{RejectReason, time};
-use crate::model::batch::{BuildError, NAMES_MAX};
-use crate::model::{BatchBuilder, ValueRef};
+use model::batch::{BuildError, NAMES_MAX};
+use model::{BatchBuilder, ValueRef};
 
 impl<'de> ReadingDecoder<'_, 'de> {
     /// Adds a value under the last key.

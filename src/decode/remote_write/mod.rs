@@ -26,10 +26,10 @@ mod tests;
 use self::samples::{Label, Samples};
 use super::Context;
 use super::RejectReason;
-use super::protobuf::{FieldValue, Fields, Malformed};
 use super::rejects::Rejects;
 use crate::config::RemoteWrite;
-use crate::model::BatchBuilder;
+use model::BatchBuilder;
+use model::protobuf::{FieldValue, Fields, Malformed};
 
 /// The message that a request holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -146,7 +146,7 @@ fn read_v2<'d>(payload: &'d [u8], samples: &mut Samples<'_, 'd>) -> Result<(), I
             };
             match field? {
                 (1, FieldValue::Bytes(packed)) => {
-                    super::protobuf::packed(packed).try_for_each(|n| add(n?))?
+                    model::protobuf::packed(packed).try_for_each(|n| add(n?))?
                 }
                 (1, one) => add(one.varint()?)?,
                 _ => {}

@@ -10,7 +10,7 @@ use crate::decode::reading::add_value;
 use crate::decode::rejects::{Fault, Rejects};
 use crate::decode::stamp::Origin;
 use crate::decode::{Context, RejectReason, line, time};
-use crate::model::{BatchBuilder, ValueRef};
+use model::{BatchBuilder, ValueRef};
 
 /// The label that is the metric's name.
 const NAME: &str = "__name__";

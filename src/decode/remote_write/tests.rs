@@ -4,9 +4,9 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::config::PointAttributes;
-use crate::decode::protobuf::{put_bytes, put_double, put_varint};
 use crate::decode::tests::{NOW, bare, limits, line};
-use crate::model::{Reading, Value};
+use model::protobuf::{put_bytes, put_double, put_varint};
+use model::{Reading, Value};
 
 type Labels<'l> = &'l [(&'l str, &'l str)];
 

@@ -5,7 +5,7 @@ use super::record::Record;
 use crate::decode::binary::{Cbor, Head, Item, Items, Malformed};
 use crate::decode::rejects::{Fault, Rejects};
 use crate::decode::{Context, RejectReason};
-use crate::model::BatchBuilder;
+use model::BatchBuilder;
 
 pub(in crate::decode) fn decode(
     payload: &[u8],

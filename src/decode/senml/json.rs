@@ -18,7 +18,7 @@ use crate::decode::rejects::{Fault, Rejects};
 use crate::decode::split::{self, DEPTH_MAX, Within, skip_space};
 use crate::decode::token::Token;
 use crate::decode::{Context, RejectReason};
-use crate::model::BatchBuilder;
+use model::BatchBuilder;
 
 pub(in crate::decode) fn decode(
     payload: &[u8],

@@ -17,7 +17,7 @@ use crate::decode::rejects::{Fault, Rejects};
 use crate::decode::stamp::{Origin, Stamp};
 use crate::decode::token::Token;
 use crate::decode::{Context, RejectReason, TsUnit, time};
-use crate::model::{BatchBuilder, Number, ValueRef};
+use model::{BatchBuilder, Number, ValueRef};
 
 /// The newest supported version of SenML, which is also the default (RFC 8428 §4.4).
 const VERSION: i128 = 10;

@@ -2,7 +2,7 @@
 
 use crate::decode::tests::{NOW, bare, limits, line};
 use crate::decode::{Context, Format, RejectReason, Rejects, decode};
-use crate::model::{BatchBuilder, Reading, Value};
+use model::{BatchBuilder, Reading, Value};
 
 fn run_with(
     format: Format,

@@ -2,10 +2,10 @@
 //! §6.4), and the conversion of a value once its type is known.
 
 use crate::decode::names::excerpt;
-use crate::decode::protobuf::{FieldValue, Fields, Malformed, put_bytes, put_varint};
 use crate::decode::rejects::Fault;
 use crate::decode::{RejectReason, decimal};
-use crate::model::ValueRef;
+use model::ValueRef;
+use model::protobuf::{FieldValue, Fields, Malformed, put_bytes, put_varint};
 
 /// The `uuid` of a compressed payload. Its metrics only name the algorithm. Not in the
 /// specification.

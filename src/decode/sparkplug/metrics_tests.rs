@@ -2,9 +2,9 @@
 
 use super::tests::{DOUBLE, M, Rig, birth_metrics, one, payload};
 use super::*;
-use crate::decode::protobuf::put_bytes;
 use crate::decode::tests::NOW;
-use crate::model::Value;
+use model::Value;
+use model::protobuf::put_bytes;
 
 #[test]
 fn times_of_metrics_and_of_the_message() {

@@ -51,8 +51,9 @@ use self::readings::Gathered;
 use self::topic::{Address, Kind};
 use super::names::excerpt;
 use super::rejects::{Fault, Rejects};
-use super::{Context, RejectReason, protobuf};
-use crate::model::BatchBuilder;
+use super::{Context, RejectReason};
+use model::BatchBuilder;
+use model::protobuf;
 
 /// The name of the format in settings. It is not a [`super::Format`], because those decode each
 /// payload independently.

@@ -9,7 +9,7 @@ use crate::decode::rejects::{Fault, Rejects};
 use crate::decode::stamp::Stamp;
 use crate::decode::token::Token;
 use crate::decode::{Context, RejectReason, TsUnit, time};
-use crate::model::{BatchBuilder, ValueRef};
+use model::{BatchBuilder, ValueRef};
 
 /// A metric's value.
 #[derive(Debug)]

@@ -1,9 +1,9 @@
 //! Sessions of nodes, message by message.
 
 use super::*;
-use crate::decode::protobuf::{put_bytes, put_varint};
 use crate::decode::tests::{NOW, bare, limits, line};
-use crate::model::{Reading, Value};
+use model::protobuf::{put_bytes, put_varint};
+use model::{Reading, Value};
 
 const INT32: u64 = 3;
 const INT64: u64 = 4;

@@ -32,7 +32,7 @@ use self::address_limits::{AddressKey, AddressLimits};
 use self::phase::{Doing, Phase};
 use crate::access::Grant;
 use crate::config::{self, Connections, Proxies};
-use crate::model::Clock;
+use model::Clock;
 
 /// A port with more connections than this is searched for idle ones at most once in
 /// [`SEARCH_EVERY_MS`] if that is repeated for each new connection: for an address that has all of

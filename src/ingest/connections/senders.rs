@@ -59,7 +59,7 @@ impl OpenConnections {
 mod tests {
     use super::*;
     use crate::config::Config;
-    use crate::model::SystemClock;
+    use model::SystemClock;
 
     fn grant(id: &str) -> Arc<Grant> {
         Arc::new(Grant::unlimited(id))

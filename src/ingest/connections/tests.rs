@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::config::{Network, ProxyHeader};
-use crate::model::SetClock;
+use model::SetClock;
 
 struct Rig {
     open: OpenConnections,

@@ -25,8 +25,8 @@ use crate::access::{Credentials, Grant, Held, Protocol};
 use crate::admission::{Admission, AdmissionError};
 use crate::config::{self, Live};
 use crate::decode::Formats;
-use crate::model::Clock;
 use crate::telemetry::metrics;
+use model::Clock;
 
 /// The status in the metrics if the sender disconnected before the answer (nginx's 499). It is
 /// never sent.

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::json_response::json;
 use crate::decode::{LeftOut, Reject, Rejects};
-use crate::model::ReadingBatch;
+use model::ReadingBatch;
 
 #[derive(Debug, Serialize)]
 struct Answer<'a> {

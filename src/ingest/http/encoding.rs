@@ -15,7 +15,7 @@ use axum::http::HeaderMap;
 use axum::http::header::CONTENT_ENCODING;
 use flate2::bufread::{DeflateDecoder, GzDecoder, ZlibDecoder};
 
-use crate::model::compression;
+use model::compression;
 
 /// Largest zstd window, 8 MiB: RFC 9659 §3 limits senders to it. It limits how much memory a frame
 /// can make the decoder allocate.

@@ -97,7 +97,7 @@ use crate::admission::Admission;
 use crate::config::{self, Live, Setter};
 use crate::decode::Formats;
 use crate::ingest::tls::{CertificateError, Certificates, Files, OnTls, TlsError};
-use crate::model::Clock;
+use model::Clock;
 
 /// How long connections may take to send the last answers after the last request is done.
 const LAST_ANSWERS: Duration = Duration::from_secs(1);

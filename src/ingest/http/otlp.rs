@@ -30,8 +30,9 @@ use super::pipeline::{self, DecodeOptions, Origin};
 use super::routes::{METRICS, with_slash};
 use super::sender::shown_sender;
 use crate::decode::otlp::Encoding;
-use crate::decode::{RejectReason, Rejects, protobuf};
-use crate::model::ReadingBatch;
+use crate::decode::{RejectReason, Rejects};
+use model::ReadingBatch;
+use model::protobuf;
 
 /// Rejects that an answer describes; the others are only counted.
 const DETAILS_MAX: usize = 3;

@@ -17,13 +17,13 @@ use super::encoding::{DecompressError, Encoding};
 use super::error::IngestError;
 use super::form::{Form, NEITHER, Shape, TOO_MANY};
 use crate::access::Grant;
-use crate::ack::{Ack, AckOutcome, AckWaiter};
 use crate::admission::{AdmissionError, IngestBatch};
 use crate::config::{Decoding, Limits};
 use crate::decode::{self, Context, Decoder, RejectReason, Rejects, TsUnit};
-use crate::model::{BatchBuilder, DeadLetter, FieldLimiter, ReadingBatch};
 use crate::telemetry::metrics::{self, Source};
 use crate::telemetry::{hints, rejected, tail};
+use model::ack::{Ack, AckOutcome, AckWaiter};
+use model::{BatchBuilder, DeadLetter, FieldLimiter, ReadingBatch};
 
 /// Bodies up to this size, decompressed, are decoded in the request's task. At some 200 MB/s that
 /// blocks the thread for about a millisecond. Larger bodies are decoded on a blocking thread.

@@ -15,10 +15,10 @@ use crate::config::{self, HttpTimes, Live, Proxies, ProxyHeader, Setter};
 use crate::ingest::connections::{OpenConnections, Pause, Place};
 use crate::ingest::proxy::{self, ProxyFault, forwarded};
 use crate::ingest::tls::ClientCertificate;
-use crate::model::Clock;
 use crate::telemetry::audit::{AuditEvent, AuditKind};
 use crate::telemetry::log_limit::{LOG_EVERY, LineLimit};
 use crate::telemetry::metrics;
+use model::Clock;
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 

@@ -33,7 +33,7 @@ use super::routes::{REMOTE_WRITE, with_slash};
 use super::sender::shown_sender;
 use crate::decode::Rejects;
 use crate::decode::remote_write::Message;
-use crate::model::ReadingBatch;
+use model::ReadingBatch;
 
 /// Rejects that an answer describes; the others are only counted.
 const DETAILS_MAX: usize = 3;

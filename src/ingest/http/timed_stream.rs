@@ -204,7 +204,7 @@ mod tests {
     use super::super::port::Port;
     use super::*;
     use crate::config::Config;
-    use crate::model::SystemClock;
+    use model::SystemClock;
 
     const SECOND: Duration = Duration::from_secs(1);
 

@@ -9,7 +9,7 @@ use super::close_reason::CloseReason;
 use crate::access::{Credentials, Denied, Grant, Held, Protocol, QuotaExceeded};
 use crate::config::Live;
 use crate::ingest::shares::Owner;
-use crate::model::{Clock, Now};
+use model::{Clock, Now};
 
 /// Longest wait until the expiry is compared with the clock again, because the clock may be set.
 const CHECK_EVERY: Duration = Duration::from_secs(30);
@@ -133,7 +133,7 @@ fn close_reason(denied: Denied) -> CloseReason {
 mod tests {
     use super::*;
     use crate::access::{GrantDefaults, hash_secret};
-    use crate::model::SetClock;
+    use model::SetClock;
 
     fn tokens(entries: &[(&str, &str, &str)]) -> Credentials {
         let entry = |(id, secret, rules): &(&str, &str, &str)| {

@@ -21,7 +21,6 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::inflight::AckResult;
 use crate::access::Grant;
-use crate::ack::{Ack, AckOutcome};
 use crate::admission::{Admission, IngestBatch, JournalAccount};
 use crate::commit_delay::{CommitDelay, OpenGroup};
 use crate::config::{Decoding, Live};
@@ -29,9 +28,10 @@ use crate::decode::RejectReason;
 use crate::ingest::mqtt::collect::{CollectedBatch, Collector, NoRoom, Take};
 use crate::ingest::mqtt::link::Message;
 use crate::ingest::mqtt::submit::submit;
-use crate::model::Clock;
 use crate::telemetry::metrics::{self, Source};
 use crate::telemetry::{hints, rejected, tail};
+use model::Clock;
+use model::ack::{Ack, AckOutcome};
 
 /// Messages that may wait for a batcher. Their bytes are bounded over all batchers
 /// ([`super::shared::BYTES_MAX`]).

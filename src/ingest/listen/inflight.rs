@@ -7,7 +7,7 @@
 
 use std::collections::VecDeque;
 
-use crate::ack::AckOutcome;
+use model::ack::AckOutcome;
 
 /// The outcome of `count` messages, starting with number `first`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

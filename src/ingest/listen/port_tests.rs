@@ -14,8 +14,8 @@ use super::*;
 use crate::access::{GrantDefaults, hash_secret};
 use crate::admission::{AdmissionControl, admission_channel};
 use crate::config::{AckMode, Config, Network};
-use crate::model::SetClock;
 use crate::telemetry::metrics;
+use model::SetClock;
 
 const LONG: Duration = Duration::from_secs(20);
 

@@ -23,7 +23,7 @@
 
 use std::collections::VecDeque;
 
-use crate::ack::AckOutcome;
+use model::ack::AckOutcome;
 
 /// The messages of one ingest batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

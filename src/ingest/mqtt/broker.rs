@@ -18,12 +18,12 @@ use super::losses::Losses;
 use super::retained::Note;
 use super::target::Target;
 use super::window::Window;
-use crate::ack::AckOutcome;
 use crate::admission::Admission;
 use crate::commit_delay::CommitDelay;
 use crate::config::{AckMode, Decoding, Live, Mqtt};
-use crate::model::Clock;
 use crate::telemetry::metrics::{self, Source};
+use model::Clock;
+use model::ack::AckOutcome;
 
 /// Connection status of a broker, for readiness.
 #[derive(Debug, Clone, PartialEq, Eq)]

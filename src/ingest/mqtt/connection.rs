@@ -20,14 +20,14 @@ use super::subscribe::Subscriptions;
 use super::target::SetupError;
 use super::window::cause;
 use super::{losses, reason};
-use crate::ack::{Ack, AckOutcome};
 use crate::admission::IngestBatch;
 use crate::commit_delay::OpenGroup;
 use crate::decode::RejectReason;
 use crate::decode::sparkplug::Rebirth;
-use crate::model::Now;
 use crate::telemetry::metrics::{self, Source};
 use crate::telemetry::{hints, rejected, tail};
+use model::Now;
+use model::ack::{Ack, AckOutcome};
 
 /// A connection that lasted this long, or acknowledged anything, was useful: failed attempts before
 /// it no longer count.

@@ -25,8 +25,8 @@ use super::client_certificate::ClientCertificate;
 use super::x509::Facts;
 use super::{Identity, ServerSettings, ServerTls, TlsError, server};
 use crate::config::{ClientAuth, ListenMqtt, Live, Setter, Tls, TlsVersion};
-use crate::model::Clock;
 use crate::telemetry::metrics;
+use model::Clock;
 
 /// A connection after its handshake.
 pub(crate) type TlsStream = tokio_rustls::server::TlsStream<TcpStream>;
@@ -527,7 +527,7 @@ impl Certificates {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::SystemClock;
+    use model::SystemClock;
 
     fn files(crl: &str) -> Files {
         let file = |name: &str| {

@@ -12,7 +12,7 @@ use tokio_rustls::rustls::server::danger::ClientCertVerifier;
 
 use super::x509::{Facts, Names};
 use crate::config::{ClientIdentity, Live};
-use crate::model::Clock;
+use model::Clock;
 
 /// Longest wait until the expiry is compared with the clock again, because the clock may be set.
 const CHECK_EVERY: Duration = Duration::from_secs(30);

@@ -37,7 +37,7 @@ mod tests;
 use std::ops::Range;
 
 use super::tracker::Appended;
-use crate::model::{DeadLetter, ReadingBatch};
+use model::{DeadLetter, ReadingBatch};
 
 /// Length of the header's page; offset of the first frame.
 pub(super) const HEADER_BYTES: u64 = 4096;

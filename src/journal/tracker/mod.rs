@@ -28,7 +28,7 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use crate::model::{DeadLetter, ReadingBatch, ReceiptTimes};
+use model::{DeadLetter, ReadingBatch, ReceiptTimes};
 
 /// Readings received in the same millisecond are appended within this time (ms). It covers
 /// `http.queue_timeout`, a slow fdatasync, and small corrections of the wall clock (a leap second).

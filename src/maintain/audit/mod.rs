@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 
 use super::bucket::{Recomputed, StoredBucket, StoredPage, without_duplicates};
 use super::times::time;
-use crate::model::{FieldSummary, Number, StorageMode};
+use model::{FieldSummary, Number, StorageMode};
 
 /// Maximum difference between two sums of doubles, relative to the sum of the absolute values.
 pub const SUM_TOLERANCE: f64 = 1e-9;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::super::bucket::BucketMeasurements;
 use super::*;
-use crate::model::{BucketKey, BucketStart, Reading, Rows, Value as V};
+use model::{BucketKey, BucketStart, Reading, Rows, Value as V};
 
 const HOUR: i64 = 3_600_000;
 

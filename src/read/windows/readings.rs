@@ -6,13 +6,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use futures_util::{StreamExt, TryStreamExt, stream};
 
 use super::{Asked, CONCURRENT, GROUPS, Loaded, Loading};
-use crate::model::rows::Row;
-use crate::model::{BucketStart, Rows, SensorId};
 use crate::promql::Windows;
 use crate::promql::windows::{Need, SummarisedBucket};
 use crate::read::series::{Missing, SelectError, number};
 use crate::read::{ReadError, ReadService};
 use crate::store::summaries::EdgeQuery;
+use model::rows::Row;
+use model::{BucketStart, Rows, SensorId};
 
 /// Hours between two that are needed, which are read too rather than by another request.
 const SKIPPED_HOURS_MAX: i64 = 2;

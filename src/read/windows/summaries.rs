@@ -8,7 +8,6 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use super::{Asked, CONCURRENT, GROUPS, summarised};
 use crate::accumulate::UnstoredBucket;
 use crate::maintain::StoredPage;
-use crate::model::{BucketKey, BucketStart, Day, SensorId, stable_hash};
 use crate::promql::Labels;
 use crate::promql::windows::Need;
 use crate::read::days::{DailyHours, MARKS_MAX};
@@ -19,6 +18,7 @@ use crate::route::shard_of;
 use crate::store::days::{DaysQuery, MarkQuery, MarksOf};
 use crate::store::reading::PageQuery;
 use crate::store::summaries::SummaryQuery;
+use model::{BucketKey, BucketStart, Day, SensorId, stable_hash};
 
 /// Shorter windows contain no whole day, unless its sensor was silent for hours.
 const DAYS_RANGE_MIN_MS: i64 = 20 * 60 * 60 * 1000;

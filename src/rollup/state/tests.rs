@@ -1,9 +1,9 @@
 //! The life of marks and days, step by step.
 
 use super::*;
-use crate::ack::AckOutcome;
-use crate::model::{Reading, Value};
 use crate::store::days::SensorDay;
+use model::ack::AckOutcome;
+use model::{Reading, Value};
 
 const HOUR: i64 = 3_600_000;
 const DAY: i64 = 24 * HOUR;
@@ -43,7 +43,7 @@ impl Rig {
         };
     }
 
-    fn arrive(&mut self, sensor: &str, ts_ms: i64) -> crate::ack::AckWaiter {
+    fn arrive(&mut self, sensor: &str, ts_ms: i64) -> model::ack::AckWaiter {
         let values = [("v".to_owned(), Value::Int(1))].into();
         let reading = Reading {
             sensor_id: sensor.into(),
@@ -86,7 +86,7 @@ impl Rig {
     }
 }
 
-fn done(waiter: crate::ack::AckWaiter) -> Option<AckOutcome> {
+fn done(waiter: model::ack::AckWaiter) -> Option<AckOutcome> {
     use futures_util::FutureExt;
     waiter.outcome().now_or_never()
 }

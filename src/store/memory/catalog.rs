@@ -3,8 +3,8 @@
 use std::cmp::Reverse;
 
 use super::Pages;
-use crate::model::catalog::CatalogUpdate;
 use crate::store::catalog::{CatalogCounts, CatalogEntry, CatalogQuery, LATEST_MAX};
+use model::catalog::CatalogUpdate;
 
 impl Pages {
     /// Merges an update into its sensor's entry, unless the entry covers it.

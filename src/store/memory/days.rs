@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use super::{Fault, MemoryStore, Page, Pages, not_applied, pause, unknown};
 use crate::maintain::StoredPage;
-use crate::model::BucketStart;
 use crate::store::days::{
     DayMark, DayQuery, DayStore, DaySummary, DayWritten, MarkQuery, MarksOf, SensorDay,
 };
 use crate::store::{BoxFuture, StoreError};
+use model::BucketStart;
 
 /// Limits of a result are small, so that tests also cover the continuation after them.
 const DAYS_MAX: usize = 3;

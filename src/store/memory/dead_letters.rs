@@ -3,8 +3,8 @@
 
 use super::judge::{Judge, Verdict};
 use super::{MemoryStore, Pages, lock, unknown};
-use crate::model::DeadLetter;
 use crate::store::{DeadLetterWritten, Evicted, StoreError, StoreErrorKind};
+use model::DeadLetter;
 
 /// Maximum dead letters that one call evicts. Small, so that tests also cover the continuation
 /// after it.

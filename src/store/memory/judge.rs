@@ -1,6 +1,6 @@
 //! Faults of individual dead letters.
 
-use crate::model::DeadLetter;
+use model::DeadLetter;
 
 /// The outcome of storing one dead letter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -3,8 +3,8 @@
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
-use crate::model::latest::{RecentReading, newest, order_values};
-use crate::model::{LatestUpdate, Value};
+use model::latest::{RecentReading, newest, order_values};
+use model::{LatestUpdate, Value};
 
 /// A reading in [`LatestDocument::recent`]: milliseconds since 1970, and its values by name.
 pub type Recent = (i64, BTreeMap<String, Value>);

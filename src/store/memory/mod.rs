@@ -36,7 +36,7 @@ use super::{
     BoxFuture, DeadLetterWritten, Evicted, LatestWriteResult, LoadRequest, LoadResult,
     PageWriteResult, PrepareError, PreparedStore, Store, StoreError, StoreErrorKind,
 };
-use crate::model::{
+use model::{
     BucketStart, CatalogUpdate, DeadLetter, LatestUpdate, PageWrite, SensorId, Span, StorageMode,
 };
 

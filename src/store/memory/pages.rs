@@ -5,15 +5,15 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::latest::LatestDocument;
-use crate::model::rows::ARRAY_KEY_BYTES_MAX;
-use crate::model::summary::entry_bytes;
-use crate::model::{
-    BucketStart, DeadLetter, FieldSummary, Gate, GateSlot, LatestUpdate, PageKind, PageWrite,
-    Reading, Rows, StorageMode,
-};
 use crate::store::catalog::CatalogEntry;
 use crate::store::days::DaySummary;
 use crate::store::{LoadRequest, LoadResult, LoadedBucket, LoadedPage, PageWriteResult};
+use model::rows::ARRAY_KEY_BYTES_MAX;
+use model::summary::entry_bytes;
+use model::{
+    BucketStart, DeadLetter, FieldSummary, Gate, GateSlot, LatestUpdate, PageKind, PageWrite,
+    Reading, Rows, StorageMode,
+};
 
 /// A stored page.
 #[derive(Debug, Clone, Default)]

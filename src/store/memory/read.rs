@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 
 use super::Pages;
 use crate::maintain::StoredPage;
-use crate::model::{BucketStart, Rows, SensorId, StorageMode, keep_newer};
 use crate::store::reading::{
     DeadLetterQuery, MeasurementQuery, MeasurementResults, PageQuery, PageResults, SensorQuery,
     StoredDeadLetter, StoredSensor,
 };
+use model::{BucketStart, Rows, SensorId, StorageMode, keep_newer};
 
 /// Maximum pages in one result.
 const PAGES_MAX: usize = 7;
@@ -164,12 +164,12 @@ impl Pages {
         all.sort_by_key(|(i, dead_letter)| std::cmp::Reverse((dead_letter.received_at_ms, *i)));
         let skip = q.before.map_or(0, |(_, n)| n as usize);
         let mut bytes = 0;
-        let within = |(_, dead_letter): &(usize, &crate::model::DeadLetter)| {
+        let within = |(_, dead_letter): &(usize, &model::DeadLetter)| {
             let fits = bytes == 0 || bytes < q.bytes_max;
             bytes += dead_letter.payload.len();
             fits
         };
-        let shown = |(i, dead_letter): (usize, &crate::model::DeadLetter)| StoredDeadLetter {
+        let shown = |(i, dead_letter): (usize, &model::DeadLetter)| StoredDeadLetter {
             id: format!("{i:024x}"),
             dead_letter: dead_letter.clone(),
         };

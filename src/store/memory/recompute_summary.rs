@@ -2,11 +2,11 @@
 //! [`crate::store::summary_pages`] plans it.
 
 use super::{Page, Pages};
-use crate::model::summary::{PAGE_SUMMARY_BYTES_MAX, by_name, entry_bytes, summarise};
-use crate::model::{BucketStart, Reading, Rows, StorageMode};
 use crate::store::retention::Extent;
 use crate::store::summary_pages::{Chunk, PageState, Plan, Several, chunks, plan};
 use crate::store::{StoreError, StoreErrorKind};
+use model::summary::{PAGE_SUMMARY_BYTES_MAX, by_name, entry_bytes, summarise};
+use model::{BucketStart, Reading, Rows, StorageMode};
 
 impl Pages {
     /// The pages of a bucket from page 0, without gaps.

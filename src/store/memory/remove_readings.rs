@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use super::Pages;
-use crate::model::{BucketStart, Span, StorageMode};
 use crate::store::retention::RemovedReadings;
+use model::{BucketStart, Span, StorageMode};
 
 impl Pages {
     /// See [`crate::store::Store::remove_readings`].

@@ -3,7 +3,7 @@
 
 use mongodb::bson::RawDocumentBuf;
 
-use crate::model::ValueRef;
+use model::ValueRef;
 
 const DOUBLE: u8 = 0x01;
 const STRING: u8 = 0x02;
@@ -148,17 +148,17 @@ impl Writer {
         }
     }
 
-    pub(super) fn num(&mut self, name: &str, value: crate::model::Number) {
+    pub(super) fn num(&mut self, name: &str, value: model::Number) {
         self.value(name, as_value(value));
     }
 
-    pub(super) fn num_at(&mut self, path: [&str; 3], value: crate::model::Number) {
+    pub(super) fn num_at(&mut self, path: [&str; 3], value: model::Number) {
         match value {
-            crate::model::Number::Double(v) => {
+            model::Number::Double(v) => {
                 self.path(DOUBLE, path);
                 self.buf.extend_from_slice(&v.to_le_bytes());
             }
-            crate::model::Number::Int(v) => {
+            model::Number::Int(v) => {
                 self.path(INT64, path);
                 self.buf.extend_from_slice(&v.to_le_bytes());
             }
@@ -174,9 +174,9 @@ impl Writer {
     }
 }
 
-fn as_value(num: crate::model::Number) -> ValueRef<'static> {
+fn as_value(num: model::Number) -> ValueRef<'static> {
     match num {
-        crate::model::Number::Int(v) => ValueRef::Int(v),
-        crate::model::Number::Double(v) => ValueRef::Double(v),
+        model::Number::Int(v) => ValueRef::Int(v),
+        model::Number::Double(v) => ValueRef::Double(v),
     }
 }

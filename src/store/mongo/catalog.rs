@@ -20,8 +20,6 @@ use mongodb::bson::{Bson, Document, doc};
 use mongodb::options::{Hint, ReadConcern};
 use mongodb::{Collection, Cursor};
 
-use crate::model::SensorId;
-use crate::model::catalog::{CatalogUpdate, by_sensor};
 use crate::store::catalog::{COUNT_MAX, CatalogCounts, CatalogEntry, CatalogQuery, LATEST_MAX};
 use crate::store::mongo::MongoStore;
 use crate::store::mongo::catalog_document::{date, document_of, entry_of, filter, statement};
@@ -32,6 +30,8 @@ use crate::store::mongo::pack::WriteConcern;
 use crate::store::mongo::setup::{Failure, NAMESPACE_EXISTS, SchemaError, Setup};
 use crate::store::{StoreError, StoreErrorKind};
 use crate::telemetry::metrics;
+use model::SensorId;
+use model::catalog::{CatalogUpdate, by_sensor};
 
 /// Sensors in one round.
 const SENSORS_MAX: usize = 1000;

@@ -14,9 +14,9 @@ use std::collections::BTreeMap;
 
 use mongodb::bson::{Bson, DateTime, Document, doc};
 
-use crate::model::SensorId;
-use crate::model::catalog::{CATALOG_STEP_MS, CatalogUpdate, FieldKinds};
 use crate::store::catalog::{CatalogEntry, CatalogQuery, after_prefix};
+use model::SensorId;
+use model::catalog::{CATALOG_STEP_MS, CatalogUpdate, FieldKinds};
 
 /// In `field_names` of an entry that lacks some: it matches every field.
 const TRUNCATED: Bson = Bson::Boolean(true);

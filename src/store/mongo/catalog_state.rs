@@ -20,8 +20,6 @@ use std::sync::atomic::Ordering;
 
 use mongodb::bson::{Bson, DateTime, Document, doc};
 
-use crate::model::SensorId;
-use crate::model::catalog::CATALOG_STEP_MS;
 use crate::store::StoreError;
 use crate::store::StoreErrorKind;
 use crate::store::catalog::CatalogFill;
@@ -29,6 +27,8 @@ use crate::store::mongo::MongoStore;
 use crate::store::mongo::error::{command_error, text_of};
 use crate::store::mongo::names::{BUCKETS, CATALOG, META, READINGS};
 use crate::store::mongo::setup::{DUPLICATE_KEY, SchemaError, Setup};
+use model::SensorId;
+use model::catalog::CATALOG_STEP_MS;
 
 const STEP: &str = "recording whether the catalogue is complete (hourbucket_meta)";
 /// How long an entry is marked before it is removed (ms).

@@ -23,7 +23,6 @@ use mongodb::options::{ReadConcern, ReadPreference, SelectionCriteria};
 
 use crate::dead_letters::filter::{DeadLetterFilter, pattern_of};
 use crate::maintain::MaintainError;
-use crate::model::{DeadLetter, OWN_SOURCE};
 use crate::store::mongo::MongoStore;
 use crate::store::mongo::document::int;
 use crate::store::mongo::error::{
@@ -32,6 +31,7 @@ use crate::store::mongo::error::{
 use crate::store::mongo::limited::in_part;
 use crate::store::mongo::setup::NAMESPACE_NOT_FOUND;
 use crate::store::{BoxFuture, DeadLetterWritten, Evicted, StoreError, StoreErrorKind};
+use model::{DeadLetter, OWN_SOURCE};
 
 /// Maximum dead letters per delete: their ids fit into a small command.
 const EVICTED_MAX: usize = 1000;

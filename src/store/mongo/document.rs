@@ -4,8 +4,8 @@ use mongodb::action::Find;
 use mongodb::bson::{DateTime, Document, RawBsonRef, RawDocument, RawDocumentBuf, doc};
 use mongodb::options::{CollectionOptions, ReadConcern, ReadPreference, SelectionCriteria};
 
-use crate::model::{ReadingKey, ValueRef};
 use crate::store::LoadedPage;
+use model::{ReadingKey, ValueRef};
 
 /// Measurements per cursor batch: about 2 MiB, so that each batch arrives in time however many
 /// there are.

@@ -8,9 +8,9 @@ use mongodb::bson::doc;
 use super::MongoStore;
 use super::error::command_error;
 use super::hello::server_ms;
-use crate::model::BucketStart;
 use crate::store::retention::is_expiring;
 use crate::store::{StoreError, StoreErrorKind};
+use model::BucketStart;
 
 impl MongoStore {
     /// The time of the primary, in milliseconds since 1970.

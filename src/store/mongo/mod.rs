@@ -70,13 +70,13 @@ use super::{
     StoreErrorKind,
 };
 use crate::config;
-use crate::model::{
-    BucketStart, CatalogUpdate, DeadLetter, LatestUpdate, PageKind, PageWrite, SensorId, Span,
-    StorageMode,
-};
 use crate::telemetry::metrics;
 use error::{all_applied, command_error, concern_error, describe};
 use limited::{in_part, limited, timed_out};
+use model::{
+    BucketStart, CatalogUpdate, DeadLetter, LatestUpdate, PageKind, PageWrite, SensorId, Span,
+    StorageMode,
+};
 use pack::{CommandOptions, WriteConcern};
 use schema::identities::Prepared;
 use server_clock::ServerClock;

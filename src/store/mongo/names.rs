@@ -1,9 +1,9 @@
-//! Names in the database: those of [`crate::model::collections`], and of indexes.
+//! Names in the database: those of [`model::collections`], and of indexes.
 
 use mongodb::bson::{Document, doc};
 
-pub use crate::model::collections::{BUCKETS, CATALOG, LATEST, READINGS};
-pub(crate) use crate::model::collections::{
+pub use model::collections::{BUCKETS, CATALOG, LATEST, READINGS};
+pub(crate) use model::collections::{
     DAY_SUMMARIES, DAYS, DEAD_LETTERS, META, PENDING_DAYS, SUMMARIES,
 };
 

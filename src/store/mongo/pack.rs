@@ -21,8 +21,8 @@ use mongodb::bson::{Bson, Document, RawDocumentBuf, doc};
 use mongodb::options::Acknowledgment;
 
 use super::bson::Writer;
-use crate::model::{Gate, GateSlot, PageKind, PageWrite, Rows, Span, StorageMode, ValueRef};
 use crate::store::mongo::names::BUCKETS;
+use model::{Gate, GateSlot, PageKind, PageWrite, Rows, Span, StorageMode, ValueRef};
 
 /// The version of the document schema.
 pub(super) const SCHEMA_VERSION: i32 = 1;

@@ -10,7 +10,7 @@ use std::time::Duration;
 use hourbucket::config::Limits;
 use hourbucket::decode::sparkplug::Sparkplug;
 use hourbucket::decode::{Context, Format, Reject, RejectReason, Rejects, TsUnit, decode};
-use hourbucket::model::{BatchBuilder, Reading, ReadingBatch};
+use model::{BatchBuilder, Reading, ReadingBatch};
 use proptest::prelude::*;
 
 use contents::{Tree, all, reading, record};

@@ -180,7 +180,7 @@ fn the_values_of_readings_latest_and_enrichment_have_limits() {
 
 #[test]
 fn the_registry_is_none_of_our_collections() {
-    use hourbucket::model::collections::OWN;
+    use model::collections::OWN;
     for name in OWN {
         let text = format!("[enrich]\ncollection = \"{name}\"\n[limits]");
         one_problem_each(&[("[limits]", &text, "enrich.collection", "of hourbucket")]);

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use hourbucket::decode::{Format, RejectReason};
-use hourbucket::model::{Reading, Value};
+use model::{Reading, Value};
 use proptest::prelude::*;
 
 use super::{NOW, run};

@@ -1,7 +1,7 @@
 //! Properties of line protocol: readings are unchanged, and damage invents none.
 
 use hourbucket::decode::{Format, Rejects};
-use hourbucket::model::{Reading, Value};
+use model::{Reading, Value};
 use proptest::prelude::*;
 
 use super::{NOW, run, run_with};

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use hourbucket::config::Limits;
 use hourbucket::decode::{Context, Format, Rejects, decode};
-use hourbucket::model::{BatchBuilder, Reading, Value};
+use model::{BatchBuilder, Reading, Value};
 use proptest::prelude::*;
 
 const NOW: i64 = 1_709_290_800_000;
@@ -48,7 +48,7 @@ fn run_with(format: Format, payload: &[u8], tags: &[(&str, &str)]) -> (Vec<Readi
     let mut bytes = vec![];
     batch.encode(&mut bytes);
     assert!(
-        hourbucket::model::ReadingBatch::decode(&bytes).is_some(),
+        model::ReadingBatch::decode(&bytes).is_some(),
         "the batch must be readable again"
     );
     (batch.to_readings(), rejects)

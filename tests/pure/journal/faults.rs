@@ -4,10 +4,10 @@ use std::io::ErrorKind;
 use std::path::Path;
 use std::time::Duration;
 
-use hourbucket::ack::{Ack, AckOutcome};
 use hourbucket::admission::{AdmissionError, IngestBatch, admission_channel};
 use hourbucket::journal::JournalFull;
 use hourbucket::journal::fs::memory::{Crash, Fault, Op};
+use model::ack::{Ack, AckOutcome};
 
 use super::support::{World, batch, segment_paths};
 

@@ -5,7 +5,6 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use hourbucket::ack::{Ack, AckOutcome};
 use hourbucket::admission::{Admission, AdmissionControl, IngestBatch, admission_channel};
 use hourbucket::config;
 use hourbucket::journal::fs::RealFs;
@@ -13,7 +12,8 @@ use hourbucket::journal::{
     Follower, Journal, JournalDeps, JournalError, OpenedJournal, inspect, readings_bytes_max,
     salvage,
 };
-use hourbucket::model::{
+use model::ack::{Ack, AckOutcome};
+use model::{
     BatchBuilder, DEAD_PAYLOAD_BYTES_MAX, DeadLetter, ReadingBatch, SystemClock, ValueRef,
 };
 use tempfile::TempDir;

@@ -7,7 +7,6 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use hourbucket::ack::{Ack, AckOutcome};
 use hourbucket::admission::{AdmissionControl, IngestBatch};
 use hourbucket::config;
 use hourbucket::journal::fs::memory::Crash;
@@ -15,7 +14,8 @@ use hourbucket::journal::fs::{Fs, MemFs};
 use hourbucket::journal::{
     EntryKind, Journal, JournalDeps, JournalEntry, JournalError, OpenedJournal, Position,
 };
-use hourbucket::model::{BatchBuilder, Clock, DeadLetter, Now, ReadingBatch, ValueRef};
+use model::ack::{Ack, AckOutcome};
+use model::{BatchBuilder, Clock, DeadLetter, Now, ReadingBatch, ValueRef};
 
 /// A clock that a test advances, and whose wall time it sets.
 #[derive(Debug, Default)]

@@ -26,7 +26,7 @@ use hourbucket::decode::sparkplug::Sparkplug;
 use hourbucket::decode::{
     Captured, Context, Formats, RejectReason, Rejects, TopicTemplate, TsUnit,
 };
-use hourbucket::model::{BatchBuilder, Reading, Value};
+use model::{BatchBuilder, Reading, Value};
 use serde_json::Value as Json;
 
 use rules::{CHOSEN, RULES, Rule};

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use hourbucket::config::Config;
 use hourbucket::decode::{Context, Formats, Rejects};
-use hourbucket::model::{BatchBuilder, Reading, Value};
+use model::{BatchBuilder, Reading, Value};
 
 /// 2024-03-01T11:00:00Z
 const NOW_MS: i64 = 1_709_290_800_000;

@@ -6,10 +6,10 @@ use std::time::Duration;
 use crate::support::mongod::unique_database;
 use futures_util::TryStreamExt;
 use hourbucket::config;
-use hourbucket::model::batch::Tags;
-use hourbucket::model::{BatchBuilder, PageKind, PageWrite, Span, Value};
 use hourbucket::store::Store;
 use hourbucket::store::mongo::MongoStore;
+use model::batch::Tags;
+use model::{BatchBuilder, PageKind, PageWrite, Span, Value};
 use mongodb::bson::{Bson, DateTime, Document, doc};
 
 use super::{HOUR, START, append, mongo, mongo_v44, page, reading, settings, temps, write};
@@ -18,9 +18,7 @@ use super::{HOUR, START, append, mongo, mongo_v44, page, reading, settings, temp
 async fn a_page_has_the_documented_form() {
     let (store, db) = mongo("document").await;
     let mut builder = BatchBuilder::new(10);
-    builder
-        .value("x", hourbucket::model::ValueRef::Int(1))
-        .unwrap();
+    builder.value("x", model::ValueRef::Int(1)).unwrap();
     builder
         .commit("S1", 0, false, &[("floor", "2"), ("site", "north")])
         .unwrap();

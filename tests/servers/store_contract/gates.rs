@@ -1,7 +1,7 @@
 //! Appends through the gate of a page: they pass exactly if the page is as expected.
 
 use super::*;
-use hourbucket::model::GateSlot;
+use model::GateSlot;
 
 const A: GateSlot = GateSlot::A;
 const B: GateSlot = GateSlot::B;

@@ -12,16 +12,16 @@ use std::time::Duration;
 
 use crate::support::mongod::{Mongod, unique_database};
 use hourbucket::config;
-use hourbucket::model::summary::summarise;
-use hourbucket::model::{
-    BucketKey, BucketStart, DeadLetter, Gate, PageKind, PageWrite, Reading, Rows, Span,
-    StorageMode, Value,
-};
 use hourbucket::store::memory::MemoryStore;
 use hourbucket::store::mongo::MongoStore;
 use hourbucket::store::{
     LoadRequest, LoadResult, LoadedBucket, LoadedPage, PageWriteResult, PrepareErrorEnd, Store,
     StoreError,
+};
+use model::summary::summarise;
+use model::{
+    BucketKey, BucketStart, DeadLetter, Gate, PageKind, PageWrite, Reading, Rows, Span,
+    StorageMode, Value,
 };
 use mongodb::bson::{Document, doc};
 

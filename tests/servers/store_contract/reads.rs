@@ -2,10 +2,10 @@
 //! buckets, and sensors.
 
 use hourbucket::maintain::StoredPage;
-use hourbucket::model::{BucketKey, BucketStart, PageKind, Reading, SensorId, Value};
 use hourbucket::store::reading::{PageQuery, SensorQuery};
 use hourbucket::store::summaries::{EdgeQuery, SummaryQuery};
 use hourbucket::store::{PageWriteResult, Store};
+use model::{BucketKey, BucketStart, PageKind, Reading, SensorId, Value};
 
 use super::{HOUR, START, append, page, reading, temps, write};
 

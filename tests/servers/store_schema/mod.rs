@@ -13,9 +13,9 @@ use std::time::Duration;
 use crate::support::mongod::{Kind, Mongod, unique_database};
 use futures_util::TryStreamExt;
 use hourbucket::config::{self, StoreMode};
-use hourbucket::model::Span;
 use hourbucket::store::mongo::MongoStore;
 use hourbucket::store::{PrepareError, PrepareErrorEnd, PreparedStore, Store};
+use model::Span;
 use mongodb::bson::{Bson, Document, doc};
 use mongodb::{Client, Database};
 

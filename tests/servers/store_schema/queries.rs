@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 
 use crate::support::mongod::Mongod;
-use hourbucket::model::Span;
 use hourbucket::store::mongo::{ReadingsLocation, raw_readings_pipeline};
+use model::Span;
 use mongodb::bson::{Bson, DateTime, Document, doc};
 
 use super::{HOUR_MS, Rig, START_MS};

@@ -7,9 +7,9 @@ use std::time::Duration;
 use crate::support;
 use crate::support::mongod::{Kind, Mongod, unique_database};
 use hourbucket::config::{self, StoreMode};
-use hourbucket::model::{Span, Zone};
 use hourbucket::store::Store;
 use hourbucket::store::mongo::{OptionalIndexes, RollupSchema};
+use model::{Span, Zone};
 use mongodb::Client;
 use mongodb::bson::{DateTime, Document, doc};
 

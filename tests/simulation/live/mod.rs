@@ -18,8 +18,8 @@ use hourbucket::accumulate::PageLimits;
 use hourbucket::accumulate::state::ShardSettings;
 use hourbucket::flush::backoff::Backoff;
 use hourbucket::flush::due::DuePolicy;
-use hourbucket::model::{BucketStart, Reading, Span, StorageMode, Value, Zone};
 use hourbucket::rollup::state::RollupSettings;
+use model::{BucketStart, Reading, Span, StorageMode, Value, Zone};
 use tokio::time::Instant;
 
 use super::days;

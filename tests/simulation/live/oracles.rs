@@ -1,7 +1,7 @@
 //! The oracles: liveness at any time, and the stored readings at the end.
 
 use hourbucket::flush::due::DuePolicy;
-use hourbucket::model::StorageMode;
+use model::StorageMode;
 
 use super::super::server::{AWKWARD, LOADS_AT_ONCE, Trouble};
 use super::super::{Identities, identity, process, removal};
@@ -129,7 +129,7 @@ impl Life {
                 if removal::is_removed(&state.pages, &sensor_id, start) {
                     continue;
                 }
-                let bucket = hourbucket::model::BucketKey {
+                let bucket = model::BucketKey {
                     sensor_id: sensor_id.as_str().into(),
                     start,
                 };

@@ -1,9 +1,9 @@
 //! Parses the request of remote read: `prometheus.ReadRequest` (prompb/remote.proto) in a block of
 //! snappy. Pure.
 
-use crate::decode::protobuf::{FieldValue, Fields, Malformed, packed};
 use crate::ingest::http::encoding::{DecompressError, Encoding};
 use crate::promql::{Matcher, PromqlError, SelectorRequest};
+use model::protobuf::{FieldValue, Fields, Malformed, packed};
 
 /// Bytes of a request, as sent and decompressed: queries are matchers and times. Prometheus accepts
 /// 32 MiB.
@@ -182,7 +182,7 @@ fn parse_matcher(message: &[u8], total: &mut Counted) -> Result<Matcher, Request
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::decode::protobuf::{put_bytes, put_varint};
+    use model::protobuf::{put_bytes, put_varint};
 
     fn field(number: u32, value: &[u8]) -> Vec<u8> {
         let mut out = vec![];

@@ -1,9 +1,9 @@
 //! Writes the answers of remote read: `prometheus.ReadResponse`, and frames with
 //! `prometheus.ChunkedReadResponse` (prompb/remote.proto, storage/remote/chunked.go). Pure.
 
-use crate::decode::protobuf::{put_bytes, put_double, put_varint};
 use crate::promql::chunk::{CHUNK_SAMPLES_MAX, xor_chunk};
 use crate::promql::{Labels, Sample};
+use model::protobuf::{put_bytes, put_double, put_varint};
 
 /// Bytes after which a frame ends; Prometheus' default of `storage.remote.read-max-bytes-in-frame`.
 const FRAME_BYTES: usize = 1 << 20;

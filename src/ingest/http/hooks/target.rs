@@ -13,8 +13,8 @@ use super::super::pipeline::{DecodeOptions, Origin};
 use crate::access::Grant;
 use crate::config::Decoding;
 use crate::decode::{Context, Formats, Rejects, TsUnit, UnknownName};
-use crate::model::{BatchBuilder, DeadLetter, ReadingBatch};
 use crate::telemetry::metrics::Source;
+use model::{BatchBuilder, DeadLetter, ReadingBatch};
 
 const PREFIX: &str = "/v1/hooks/";
 

@@ -303,7 +303,7 @@ async fn a_sender_has_so_many_requests_at_once_and_others_have_theirs() {
     assert_eq!((refused.status, refused.reason().as_str()), (429, "quota"));
     let other = post(reading("b")).header("authorization", "Bearer gw2.secret");
     assert_eq!(rig.delivered(other).await.0.status, 200);
-    acks.into_iter().for_each(crate::ack::Ack::delivered);
+    acks.into_iter().for_each(model::ack::Ack::delivered);
     for request in waiting {
         assert_eq!(request.await.unwrap().status, 200);
     }

@@ -12,8 +12,8 @@ use super::lifecycle::metric;
 use super::readings::tokens_file;
 use super::rig::{Answer, LONG, Request, Rig, post};
 use crate::config;
-use crate::model::SetClock;
 use crate::telemetry::metrics;
+use model::SetClock;
 
 const SHORT: Duration = Duration::from_millis(100);
 

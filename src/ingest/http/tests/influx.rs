@@ -7,7 +7,7 @@ use super::readings::tokens_file;
 use super::rig::{Answer, Request, Rig, decoding, post};
 use crate::decode::KEPT_MAX;
 use crate::ingest::http::routes::{HEALTH, PING, QUERY, WRITE_V1, WRITE_V2, WRITE_V3};
-use crate::model::Value;
+use model::Value;
 
 const T: i64 = 1_709_287_200_000;
 

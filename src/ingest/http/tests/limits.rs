@@ -6,9 +6,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use super::rig::{Answer, BATCHES_MAX, LONG, Rig, post};
-use crate::ack::Ack;
 use crate::admission::IngestBatch;
-use crate::model::ReadingBatch;
+use model::ReadingBatch;
+use model::ack::Ack;
 
 const S1: &str = r#"{"sensor_id":"S1","ts":"2024-03-01T10:00:00Z","temp":22.5}"#;
 

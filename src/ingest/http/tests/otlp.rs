@@ -3,7 +3,7 @@
 use super::readings::tokens_file;
 use super::rig::{Answer, Request, Rig, post};
 use crate::ingest::http::routes::METRICS;
-use crate::model::Value;
+use model::Value;
 
 const GOOD: &str = r#"{"name":"temp","gauge":{"dataPoints":[{"asDouble":21.5}]}}"#;
 const HISTOGRAM: &str = r#"{"name":"h","histogram":{"dataPoints":[{"count":"2","sum":3,"bucketCounts":["1","1"]},{}]}}"#;

@@ -5,7 +5,7 @@ use serde_json::json;
 use super::rig::{LONG, Request, Rig, decoding, post};
 use crate::access::hash_secret;
 use crate::decode::KEPT_MAX;
-use crate::model::Value;
+use model::Value;
 
 const S1: &str = r#"{"sensor_id":"S1","ts":"2024-03-01T10:00:00Z","values":{"temp":22.5}}"#;
 const S2: &str = r#"{"sensor_id":"S2","ts":1709287200,"temp":1}"#;

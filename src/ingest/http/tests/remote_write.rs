@@ -2,9 +2,9 @@
 
 use super::readings::tokens_file;
 use super::rig::{Request, Rig, post};
-use crate::decode::protobuf::{put_bytes, put_varint};
 use crate::ingest::http::routes::REMOTE_WRITE;
-use crate::model::Value;
+use model::Value;
+use model::protobuf::{put_bytes, put_varint};
 
 /// The body of a series `temp{instance="S1"}` with one sample; with `histograms` native histograms.
 fn v1(value: f64, histograms: usize) -> Vec<u8> {

@@ -10,12 +10,12 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::access::GrantDefaults;
-use crate::ack::Ack;
 use crate::admission::{Admission, AdmissionControl, IngestReceiver, admission_channel};
 use crate::config;
 use crate::ingest::http::{HttpError, HttpIngest, PortSetter, Renewal};
-use crate::model::batch::BYTES_MAX;
-use crate::model::{Clock, FieldLimiter, Reading, Span, SystemClock};
+use model::ack::Ack;
+use model::batch::BYTES_MAX;
+use model::{Clock, FieldLimiter, Reading, Span, SystemClock};
 
 /// No test takes this long. A test that hangs fails with its name instead.
 pub(super) const LONG: Duration = Duration::from_secs(20);

@@ -23,7 +23,7 @@ use super::shared::{BYTES_MAX, LARGE_BYTES_MAX};
 use super::*;
 use crate::admission::{AdmissionControl, admission_channel};
 use crate::config::{AckMode, Config, Retained, Subscription};
-use crate::model::SystemClock;
+use model::SystemClock;
 
 fn settings(window: u16) -> ListenMqtt {
     let mut settings = Config::default().listen.mqtt;

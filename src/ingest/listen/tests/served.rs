@@ -4,8 +4,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::*;
 use crate::access::{Grant, hash_secret};
-use crate::ack::AckOutcome;
 use crate::ingest::listen::inflight::AckResult;
+use model::ack::AckOutcome;
 
 /// No test takes this long. A test that hangs fails with its name instead.
 const LONG: Duration = Duration::from_secs(20);

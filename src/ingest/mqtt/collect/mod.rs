@@ -18,8 +18,8 @@ use crate::decode::topic::{TopicTemplate, filter_matches};
 use crate::decode::{
     Context, Decoder, Formats, HINTS_MAX, RejectReason, Rejects, TsUnit, sparkplug,
 };
-use crate::model::batch::{BYTES_MAX, NAMES_MAX};
-use crate::model::{BatchBuilder, DeadLetter, FieldLimiter, ReadingBatch};
+use model::batch::{BYTES_MAX, NAMES_MAX};
+use model::{BatchBuilder, DeadLetter, FieldLimiter, ReadingBatch};
 
 /// Maximum messages in one ingest batch.
 pub(in crate::ingest) const MESSAGES_MAX: usize = 512;

@@ -70,7 +70,6 @@ use mongodb::bson::{RawDocumentBuf, doc};
 use crate::maintain::{
     Converted, MaintainError, Progress, ReadingCounts, Selection, Step, StoredBucket,
 };
-use crate::model::{BucketKey, SensorId, StorageMode};
 use crate::store::mongo::MongoStore;
 use crate::store::mongo::error::command_code;
 use crate::store::mongo::maintenance::convert_bucket::Attempt;
@@ -79,6 +78,7 @@ use crate::store::mongo::pack::SERIES;
 use crate::store::mongo::read::bucket_reader::{
     Collections, Native, failed, key_of, measured_in, selected,
 };
+use model::{BucketKey, SensorId, StorageMode};
 
 /// Attempts for a bucket that another writer keeps changing.
 const TRIES: u32 = 10;

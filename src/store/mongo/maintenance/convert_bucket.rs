@@ -10,14 +10,14 @@ use mongodb::options::{ReadConcern, WriteConcern};
 
 use crate::maintain::bucket::{Recomputed, without_duplicates};
 use crate::maintain::{Kind, MaintainError, ReadingCounts, Step, StoredBucket, StoredPage, audit};
-use crate::model::rows::{Row, StatementLimits};
-use crate::model::summary::PAGE_SUMMARY_BYTES_MAX;
-use crate::model::{BucketKey, Rows, StorageMode};
 use crate::store::mongo::error::command_code;
 use crate::store::mongo::maintenance::repair::{
     document, is_duplicate, readings, summaries, unchanged_filter,
 };
 use crate::store::mongo::read::bucket_reader::{Collections, failed, tags_document, value_bson};
+use model::rows::{Row, StatementLimits};
+use model::summary::PAGE_SUMMARY_BYTES_MAX;
+use model::{BucketKey, Rows, StorageMode};
 
 /// Measurements per insert. Each takes some hundred bytes with `meta`, so an insert stays far below
 /// the size limit of a command.

@@ -18,7 +18,6 @@ use futures_util::TryStreamExt;
 use mongodb::bson::{DateTime, doc};
 
 use crate::maintain::{MaintainError, Selection};
-use crate::model::{Day, SensorId, Zone};
 use crate::store::days::{DaySummary, DayWritten, SensorDay};
 use crate::store::mongo::MongoStore;
 use crate::store::mongo::names::{DAYS, PENDING_DAYS};
@@ -26,6 +25,7 @@ use crate::store::mongo::read::bucket_reader::failed;
 use crate::store::mongo::read::days::day_of;
 use crate::store::mongo::read::queries::next_sensors;
 use crate::store::reading::SensorQuery;
+use model::{Day, SensorId, Zone};
 
 /// Sensors that are listed together.
 const SENSORS_MAX: usize = 200;

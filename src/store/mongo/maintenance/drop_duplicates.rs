@@ -24,11 +24,11 @@ use std::collections::HashMap;
 use mongodb::bson::{Bson, doc, oid::ObjectId};
 
 use crate::maintain::{MaintainError, StoredBucket};
-use crate::model::ReadingKey;
 use crate::store::mongo::document::key_of;
 use crate::store::mongo::maintenance::convert::is_refusal;
 use crate::store::mongo::maintenance::convert_bucket::Attempt;
 use crate::store::mongo::read::bucket_reader::{Collections, failed, measured_in};
+use model::ReadingKey;
 
 /// Measurements deleted per command.
 const DELETE_MAX: usize = 1000;
@@ -137,7 +137,7 @@ fn extras(all: Vec<(ReadingKey, Option<ObjectId>)>) -> Extras {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::ValueRef;
+    use model::ValueRef;
 
     fn key(ts_ms: i64) -> ReadingKey {
         ReadingKey::new(ts_ms, [("n", ValueRef::Int(1))].into_iter())

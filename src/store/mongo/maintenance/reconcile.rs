@@ -61,13 +61,13 @@ use crate::maintain::{
     Entry, Finding, Kind, MaintainError, Reconciled, RepairOutcome, Selection, StoredBucket, audit,
     report,
 };
-use crate::model::{BucketKey, BucketStart, StorageMode};
 use crate::store::mongo::MongoStore;
 use crate::store::mongo::maintenance::drop_duplicates::Dropped;
 use crate::store::mongo::pack::SERIES;
 use crate::store::mongo::read::bucket_reader::{Collections, Native, failed, key_of, page_id};
 use crate::store::mongo::write::recompute_summary;
 use crate::store::mongo::write::time_series_writer::TimeSeriesWriter;
+use model::{BucketKey, BucketStart, StorageMode};
 
 /// Pause before buckets that differ are read again, if measurements may be ahead of their document.
 const RECHECK_PAUSE: Duration = Duration::from_secs(2);

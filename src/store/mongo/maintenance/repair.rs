@@ -7,14 +7,14 @@ use mongodb::bson::{Array, Bson, DateTime, Document, RawDocumentBuf, doc};
 
 use crate::maintain::bucket::{Recomputed, without_duplicates};
 use crate::maintain::{MaintainError, StoredBucket, StoredPage};
-use crate::model::summary::PAGE_SUMMARY_BYTES_MAX;
-use crate::model::{BucketKey, FieldSummary, Number, Rows, StorageMode};
 use crate::store::mongo::error::{StatementError, command_code, statement_error};
 use crate::store::mongo::pack::{GATE, SCHEMA_VERSION, SERIES};
 use crate::store::mongo::read::bucket_reader::{
     Collections, failed, page_id, tags_document, value_bson,
 };
 use crate::store::summary_pages::chunks;
+use model::summary::PAGE_SUMMARY_BYTES_MAX;
+use model::{BucketKey, FieldSummary, Number, Rows, StorageMode};
 
 /// A filter that matches a page only if it is exactly as it was read: same version, seal and
 /// storage mode. Every writer changes at least one of them. The number of `readings` is compared as
@@ -54,7 +54,7 @@ pub(in crate::store::mongo) fn summary(recomputed: &Recomputed) -> Document {
         Number::Int(v) => Bson::Int64(v),
         Number::Double(v) => Bson::Double(v),
     };
-    let field = |s: &crate::model::FieldSummary| {
+    let field = |s: &model::FieldSummary| {
         doc! { "min": num(s.min), "max": num(s.max), "sum": num(s.sum), "count": s.count as i32 }
     };
     recomputed
@@ -65,7 +65,7 @@ pub(in crate::store::mongo) fn summary(recomputed: &Recomputed) -> Document {
 }
 
 pub(in crate::store::mongo) fn readings(rows: &Rows) -> Array {
-    let reading = |row: crate::model::rows::Row<'_>| {
+    let reading = |row: model::rows::Row<'_>| {
         let mut reading = doc! { "ts": DateTime::from_millis(row.ts_ms) };
         reading.extend(
             row.named()
@@ -182,7 +182,7 @@ impl Collections {
         &self,
         key: &BucketKey,
         page: &StoredPage,
-        drop: Option<&mut HashSet<crate::model::ReadingKey>>,
+        drop: Option<&mut HashSet<model::ReadingKey>>,
     ) -> Applied {
         let kept = drop
             .filter(|_| page.unreadable == 0)

@@ -13,14 +13,12 @@ use mongodb::options::ReadConcern;
 use mongodb::{Collection, Cursor};
 
 use crate::maintain::{BucketMeasurements, MaintainError, Selection, StoredBucket, StoredPage};
-use crate::model::{
-    BucketKey, BucketStart, FieldSummary, Number, RowFlags, Rows, StorageMode, ValueRef,
-};
 use crate::store::mongo::MongoStore;
 use crate::store::mongo::document::{from_primary, int, value_of};
 use crate::store::mongo::error::describe;
 use crate::store::mongo::names::{BUCKETS, READINGS};
 use crate::store::mongo::pack::SERIES;
+use model::{BucketKey, BucketStart, FieldSummary, Number, RowFlags, Rows, StorageMode, ValueRef};
 
 /// Maximum values per reading that [`Rows`] can hold.
 const VALUES_MAX: usize = 255;

@@ -16,7 +16,6 @@ use std::time::Instant;
 use futures_util::TryStreamExt;
 use mongodb::bson::{DateTime, Document, RawDocument, doc};
 
-use crate::model::{ReadingKey, StorageMode};
 use crate::store::mongo::document::{MEASUREMENTS_PER_BATCH, key_of, measurements_of};
 use crate::store::mongo::error::command_error;
 use crate::store::mongo::limited::timed_out;
@@ -25,6 +24,7 @@ use crate::store::mongo::write::recompute_summary;
 use crate::store::retention::Extent;
 use crate::store::{LoadedBucket, LoadedPage, StoreError, StoreErrorKind};
 use crate::telemetry::metrics;
+use model::{ReadingKey, StorageMode};
 
 /// Maximum sensors per command.
 const SENSORS_MAX: usize = 100;

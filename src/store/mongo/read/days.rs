@@ -10,7 +10,6 @@ use mongodb::bson::{DateTime, Document, RawDocument, RawDocumentBuf, doc};
 use mongodb::error::Result as Found;
 
 use crate::maintain::Hour;
-use crate::model::{Day, SensorId};
 use crate::store::days::{
     DayMark, DayQuery, DayStore, DaySummary, DayWritten, DaysQuery, DaysResults, MarkQuery,
     MarksOf, SensorDay,
@@ -22,6 +21,7 @@ use crate::store::mongo::read::bucket_reader::{Collections, entries, summary_of}
 use crate::store::mongo::read::summaries::projection;
 use crate::store::mongo::write::days::mark_id;
 use crate::store::{BoxFuture, StoreError};
+use model::{Day, SensorId};
 
 /// Fields of all days of one computation: about 40 MB.
 const FIELDS_MAX: usize = 200_000;

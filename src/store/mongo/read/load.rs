@@ -25,13 +25,13 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use mongodb::bson::{Bson, DateTime, Document, RawDocument, doc};
 use mongodb::options::Hint;
 
-use crate::model::{BucketKey, StorageMode};
 use crate::store::mongo::MongoStore;
 use crate::store::mongo::document::{int, majority_from_primary, page_of, summary_bytes};
 use crate::store::mongo::error::command_error;
 use crate::store::mongo::limited::timed_out;
 use crate::store::mongo::pack::SERIES;
 use crate::store::{LoadRequest, LoadResult, LoadedBucket, LoadedPage, StoreError};
+use model::{BucketKey, StorageMode};
 
 /// Maximum pages per `find`: without readings, and in bytes of readings as reported by the heads.
 const HEADS_MAX: usize = 500;

@@ -10,9 +10,9 @@
 
 use mongodb::bson::{DateTime, Document, doc};
 
-use crate::model::Span;
 use crate::store::mongo::names::{BUCKETS, READINGS};
 use crate::store::mongo::pack::SERIES;
+use model::Span;
 
 /// Where the readings are stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

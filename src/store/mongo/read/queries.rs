@@ -14,7 +14,6 @@ use mongodb::bson::{DateTime, Document, RawDocumentBuf, doc};
 use mongodb::error::Result as Found;
 
 use crate::maintain::StoredPage;
-use crate::model::{BucketKey, BucketStart, Rows, SensorId, StorageMode, keep_newer};
 use crate::store::mongo::MongoStore;
 use crate::store::mongo::dead_letters::read_dead_letter;
 use crate::store::mongo::document::values;
@@ -26,6 +25,7 @@ use crate::store::reading::{
     StoredDeadLetter, StoredSensor,
 };
 use crate::store::{StoreError, StoreErrorKind};
+use model::{BucketKey, BucketStart, Rows, SensorId, StorageMode, keep_newer};
 
 /// Maximum pages in one result, and their maximum bytes.
 const PAGES_MAX: usize = 2000;

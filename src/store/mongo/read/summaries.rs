@@ -8,12 +8,12 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use mongodb::bson::{Bson, DateTime, Document, RawDocument, doc};
 use mongodb::error::Result as Found;
 
-use crate::model::{BucketKey, BucketStart, SensorId};
 use crate::store::StoreError;
 use crate::store::mongo::MongoStore;
 use crate::store::mongo::pack::SERIES;
 use crate::store::mongo::read::bucket_reader::{Collections, key_of, push};
 use crate::store::summaries::{EdgeQuery, Edges, SummaryQuery, SummaryResults};
+use model::{BucketKey, BucketStart, SensorId};
 
 /// Pages in one result: 69 months of hours. With one field, a page has about 300 bytes.
 const PAGES_MAX: usize = 50_000;

@@ -14,7 +14,6 @@
 
 use mongodb::bson::{Bson, Document, doc};
 
-use crate::model::Span;
 use crate::store::mongo::dead_letters::of_senders;
 use crate::store::mongo::names::{
     BUCKETS, DEAD_LETTERS, READINGS, REMOVAL_INDEX, SUMMARIES, removal_key,
@@ -25,6 +24,7 @@ use crate::store::mongo::setup::{
     Failure, INDEX_NOT_FOUND, INDEX_OPTIONS_CONFLICT, Listing, NAMESPACE_EXISTS,
     NAMESPACE_NOT_FOUND, SchemaError, Setup,
 };
+use model::Span;
 
 /// Retention periods in seconds; `None`: forever.
 #[derive(Debug, Clone, Copy)]

@@ -7,11 +7,11 @@
 
 use mongodb::bson::{Bson, Document, doc};
 
-use crate::model::Zone;
 use crate::store::mongo::names::{DAY_SUMMARIES, DAYS, META, PENDING_DAYS};
 use crate::store::mongo::schema::collections::{made, summary_of_field, ttl, validated, view};
 use crate::store::mongo::schema::rollup_schema::RollupSchema;
 use crate::store::mongo::setup::{SchemaError, Setup};
+use model::Zone;
 
 /// The id of the document.
 const ID: &str = "rollup";

@@ -22,12 +22,12 @@
 
 use mongodb::bson::{Document, doc};
 
-use crate::model::Span;
 use crate::store::PrepareErrorEnd;
 use crate::store::mongo::names::{BUCKETS, READINGS};
 use crate::store::mongo::setup::{
     Failure, NAMESPACE_EXISTS, SchemaError, Setup, UNAUTHORIZED, UNKNOWN_OPTION,
 };
+use model::Span;
 
 /// Its time field.
 pub(in crate::store::mongo) const TIME_FIELD: &str = "ts";

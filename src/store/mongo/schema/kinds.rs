@@ -113,9 +113,9 @@ mod tests {
 
     use super::*;
     use crate::config::Config;
-    use crate::model::collections::OWN;
-    use crate::model::{Span, Zone};
     use crate::store::mongo::{OptionalIndexes, RollupSchema};
+    use model::collections::OWN;
+    use model::{Span, Zone};
 
     #[tokio::test]
     async fn every_name_is_one_of_our_own() {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::model::Zone;
+use model::Zone;
 
 /// The settings of the daily rollup that a database depends on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

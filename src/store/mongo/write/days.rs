@@ -7,7 +7,6 @@
 use mongodb::bson::{Bson, DateTime, Document, doc};
 
 use crate::maintain::Hour;
-use crate::model::{FieldSummary, Number};
 use crate::store::days::{DayMark, DaySummary, DayWritten, SensorDay};
 use crate::store::mongo::MongoStore;
 use crate::store::mongo::error::{
@@ -17,6 +16,7 @@ use crate::store::mongo::limited::in_part;
 use crate::store::mongo::names::{DAYS, PENDING_DAYS};
 use crate::store::mongo::pack::SCHEMA_VERSION;
 use crate::store::{BoxFuture, StoreError, StoreErrorKind};
+use model::{FieldSummary, Number};
 
 /// Bytes of the documents of one command.
 const COMMAND_BYTES_MAX: usize = 8 << 20;

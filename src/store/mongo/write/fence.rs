@@ -26,10 +26,10 @@ use std::time::Duration;
 use mongodb::Database;
 use mongodb::bson::{Bson, Document, doc};
 
-use crate::model::BucketKey;
 use crate::store::mongo::error::concern_error;
 use crate::store::mongo::names::{BUCKETS, META, READINGS};
 use crate::store::mongo::pack::{CommandOptions, WriteConcern};
+use model::BucketKey;
 
 /// Interval between two polls of the running operations.
 const PAUSE: Duration = Duration::from_millis(200);

@@ -17,7 +17,6 @@
 
 use mongodb::bson::{Bson, DateTime, doc};
 
-use crate::model::BucketStart;
 use crate::store::mongo::MongoStore;
 use crate::store::mongo::error::{command_error, concern_error, text_of};
 use crate::store::mongo::hello::server_ms;
@@ -25,6 +24,7 @@ use crate::store::mongo::names::{BUCKETS, META, READINGS};
 use crate::store::mongo::pack::{CommandOptions, WriteConcern};
 use crate::store::mongo::setup::{DUPLICATE_KEY, SchemaError, Setup};
 use crate::store::{StoreError, StoreErrorKind};
+use model::BucketStart;
 
 /// Earlier than any bucket: 0001-01-01, which every tool can display.
 const NEVER_MS: i64 = -62_135_596_800_000;

@@ -16,8 +16,6 @@
 
 use mongodb::bson::{Document, RawDocumentBuf};
 
-use crate::model::latest::{Newest, newest, wire_bytes};
-use crate::model::{LatestUpdate, ValueRef};
 use crate::store::mongo::bson::Writer;
 use crate::store::mongo::error::{
     StatementError, command_code, concern_error, describe, statement_error, text_of,
@@ -25,6 +23,8 @@ use crate::store::mongo::error::{
 use crate::store::mongo::names::LATEST;
 use crate::store::mongo::pack::{CommandOptions, WriteConcern};
 use crate::store::{StoreError, StoreErrorKind};
+use model::latest::{Newest, newest, wire_bytes};
+use model::{LatestUpdate, ValueRef};
 
 /// The longest text in [`Parts::ShortValues`].
 const SHORT_BYTES: usize = 256;

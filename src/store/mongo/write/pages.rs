@@ -5,7 +5,6 @@ use std::time::Instant;
 
 use mongodb::bson::Document;
 
-use crate::model::{Gate, PageKind, PageWrite};
 use crate::store::mongo::MongoStore;
 use crate::store::mongo::error::{
     StatementError, command_code, command_error, concern_error, describe, statement_error, text_of,
@@ -14,6 +13,7 @@ use crate::store::mongo::limited::in_part;
 use crate::store::mongo::pack;
 use crate::store::{BoxFuture, PageWriteResult, StoreError, StoreErrorKind};
 use crate::telemetry::metrics;
+use model::{Gate, PageKind, PageWrite};
 
 impl MongoStore {
     /// Sends writes of one kind as one command. If the server rejects the whole command because of

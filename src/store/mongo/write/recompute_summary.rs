@@ -17,8 +17,6 @@ use futures_util::TryStreamExt;
 use mongodb::bson::{Bson, DateTime, Document, RawDocument, doc};
 use mongodb::error::Error;
 
-use crate::model::summary::{PAGE_SUMMARY_BYTES_MAX, entry_bytes};
-use crate::model::{BucketKey, FieldSummary, Number, RowFlags, Rows, summary};
 use crate::store::LoadedPage;
 use crate::store::mongo::document::{
     MEASUREMENTS_PER_BATCH, int, majority_from_primary, measurements_of, summary_bytes, values,
@@ -30,6 +28,8 @@ use crate::store::mongo::setup::DUPLICATE_KEY;
 use crate::store::mongo::write::time_series_writer::TimeSeriesWriter;
 use crate::store::retention::Extent;
 use crate::store::summary_pages::{Chunk, PageState, Plan, Several, chunks, plan};
+use model::summary::{PAGE_SUMMARY_BYTES_MAX, entry_bytes};
+use model::{BucketKey, FieldSummary, Number, RowFlags, Rows, summary};
 
 /// Attempts when concurrent writers change the bucket.
 const TRIES_MAX: usize = 20;

@@ -24,8 +24,6 @@ use std::time::Instant;
 
 use mongodb::bson::{Document, RawDocumentBuf};
 
-use crate::model::rows::Row;
-use crate::model::{PageKind, PageWrite};
 use crate::store::mongo::MongoStore;
 use crate::store::mongo::bson::Writer;
 use crate::store::mongo::error::{
@@ -36,6 +34,8 @@ use crate::store::mongo::names::READINGS;
 use crate::store::mongo::pack::{self, CommandOptions};
 use crate::store::{BoxFuture, PageWriteResult, StoreError, StoreErrorKind};
 use crate::telemetry::metrics;
+use model::rows::Row;
+use model::{PageKind, PageWrite};
 
 /// Maximum bytes per command, below the 16 MiB limit of a raw command.
 const COMMAND_BYTES_MAX: usize = 12 << 20;
@@ -301,8 +301,8 @@ mod tests {
     use mongodb::bson::doc;
 
     use super::*;
-    use crate::model::{BucketStart, Reading, Rows, Span, StorageMode, Value, summary::summarise};
     use crate::store::mongo::pack::WriteConcern;
+    use model::{BucketStart, Reading, Rows, Span, StorageMode, Value, summary::summarise};
 
     fn write(readings: i64) -> PageWrite {
         let mut rows = Rows::default();

@@ -232,7 +232,7 @@ impl ReadingBatch {
     }
 
     /// Number of bytes that [`ReadingBatch::encode`] appends.
-    pub(crate) fn encoded_bytes(&self) -> usize {
+    pub fn encoded_bytes(&self) -> usize {
         let names: usize = self.names.iter().map(|name| 2 + name.len()).sum();
         let schemas: usize = self.schemas.iter().map(|schema| 1 + 2 * schema.len()).sum();
         4 + 2 + names + 4 + schemas + self.records.len()
@@ -377,7 +377,7 @@ impl<'a> ReadingRef<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::Value;
+    use crate::Value;
 
     fn readings() -> Vec<Reading> {
         let reading =

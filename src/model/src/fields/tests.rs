@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::*;
-use crate::model::batch::BuildError;
-use crate::model::{BatchBuilder, ReadingBatch, ValueRef};
+use crate::batch::BuildError;
+use crate::{BatchBuilder, ReadingBatch, ValueRef};
 use proptest::prelude::*;
 
 const HOUR: i64 = 3_600_000;

@@ -219,7 +219,7 @@ pub fn floor_arrival(arrived_ms: i64, hash: u64, step_ms: i64) -> i64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{RowFlags, summary};
+    use crate::{RowFlags, summary};
 
     #[test]
     fn the_kinds_of_all_values_of_a_field_are_found() {

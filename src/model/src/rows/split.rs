@@ -5,7 +5,7 @@
 //! Otherwise the fields are counted row by row.
 
 use super::Rows;
-use crate::model::summary::entry_bytes;
+use crate::summary::entry_bytes;
 
 /// Limits of one statement.
 #[derive(Debug, Clone, Copy)]
@@ -60,8 +60,8 @@ impl Rows {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::summary::{stored_bytes, summarise};
-    use crate::model::{RowFlags, ValueRef};
+    use crate::summary::{stored_bytes, summarise};
+    use crate::{RowFlags, ValueRef};
 
     fn rows(names: &[&[&str]]) -> Rows {
         let mut rows = Rows::default();

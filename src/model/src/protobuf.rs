@@ -41,7 +41,7 @@ const FIXED32: u64 = 5;
 
 /// Why a message is not well-formed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Malformed {
+pub enum Malformed {
     #[error("expected a message or text, found a number")]
     ExpectedBytes,
     #[error("a text that is not UTF-8")]
@@ -74,7 +74,7 @@ pub(crate) enum Malformed {
 
 /// The value of a field, as the wire format defines it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum FieldValue<'d> {
+pub enum FieldValue<'d> {
     Varint(u64),
     Fixed64(u64),
     /// A message, a text, bytes, or packed numbers.
@@ -84,29 +84,29 @@ pub(crate) enum FieldValue<'d> {
 
 impl<'d> FieldValue<'d> {
     /// A message, or bytes.
-    pub(crate) fn bytes(self) -> Result<&'d [u8], Malformed> {
+    pub fn bytes(self) -> Result<&'d [u8], Malformed> {
         match self {
             FieldValue::Bytes(bytes) => Ok(bytes),
             _ => Err(Malformed::ExpectedBytes),
         }
     }
 
-    pub(crate) fn text(self) -> Result<&'d str, Malformed> {
+    pub fn text(self) -> Result<&'d str, Malformed> {
         std::str::from_utf8(self.bytes()?).map_err(|_| Malformed::NotUtf8)
     }
 
-    pub(crate) fn fixed64(self) -> Result<u64, Malformed> {
+    pub fn fixed64(self) -> Result<u64, Malformed> {
         match self {
             FieldValue::Fixed64(v) => Ok(v),
             _ => Err(Malformed::ExpectedFixed64),
         }
     }
 
-    pub(crate) fn double(self) -> Result<f64, Malformed> {
+    pub fn double(self) -> Result<f64, Malformed> {
         self.fixed64().map(f64::from_bits)
     }
 
-    pub(crate) fn varint(self) -> Result<u64, Malformed> {
+    pub fn varint(self) -> Result<u64, Malformed> {
         match self {
             FieldValue::Varint(v) => Ok(v),
             _ => Err(Malformed::ExpectedVarint),
@@ -116,12 +116,12 @@ impl<'d> FieldValue<'d> {
 
 /// The fields of a message, in order; ends after the first error.
 #[derive(Debug, Clone)]
-pub(crate) struct Fields<'d> {
+pub struct Fields<'d> {
     rest: &'d [u8],
 }
 
 impl<'d> Fields<'d> {
-    pub(crate) fn new(message: &'d [u8]) -> Fields<'d> {
+    pub fn new(message: &'d [u8]) -> Fields<'d> {
         Fields { rest: message }
     }
 
@@ -231,7 +231,7 @@ impl<'d> Iterator for Fields<'d> {
 }
 
 /// The numbers of a packed field of varints.
-pub(crate) fn packed(bytes: &[u8]) -> impl Iterator<Item = Result<u64, Malformed>> {
+pub fn packed(bytes: &[u8]) -> impl Iterator<Item = Result<u64, Malformed>> {
     let mut fields = Fields { rest: bytes };
     std::iter::from_fn(move || {
         let next = (!fields.rest.is_empty()).then(|| fields.varint());
@@ -243,20 +243,20 @@ pub(crate) fn packed(bytes: &[u8]) -> impl Iterator<Item = Result<u64, Malformed
 }
 
 /// Appends a varint field.
-pub(crate) fn put_varint(number: u32, value: u64, out: &mut Vec<u8>) {
+pub fn put_varint(number: u32, value: u64, out: &mut Vec<u8>) {
     put_tag(number, VARINT, out);
     put_number(value, out);
 }
 
 /// Appends a field of bytes, a text or a message.
-pub(crate) fn put_bytes(number: u32, value: &[u8], out: &mut Vec<u8>) {
+pub fn put_bytes(number: u32, value: &[u8], out: &mut Vec<u8>) {
     put_tag(number, BYTES, out);
     put_number(value.len() as u64, out);
     out.extend_from_slice(value);
 }
 
 /// Appends a double.
-pub(crate) fn put_double(number: u32, value: f64, out: &mut Vec<u8>) {
+pub fn put_double(number: u32, value: f64, out: &mut Vec<u8>) {
     put_tag(number, FIXED64, out);
     out.extend_from_slice(&value.to_bits().to_le_bytes());
 }

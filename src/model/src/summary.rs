@@ -167,7 +167,7 @@ pub fn by_name(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{RowFlags, ValueRef};
+    use crate::{RowFlags, ValueRef};
 
     fn of(values: &[ValueRef<'_>]) -> FieldSummary {
         let mut rows = Rows::default();

@@ -1,6 +1,7 @@
 //! The data types of hourbucket: readings, ids, hours, pages and the clock. Pure: no waiting, no
 //! IO, and no imports from other modules of the crate.
 
+pub mod ack;
 pub mod batch;
 pub mod catalog;
 pub mod clock;
@@ -14,6 +15,7 @@ pub mod ids;
 pub mod latest;
 pub mod memory;
 pub mod page;
+pub mod protobuf;
 pub mod reading;
 pub mod rows;
 pub mod sensor_patterns;
@@ -24,15 +26,15 @@ pub mod value;
 
 pub use batch::{BatchBuilder, ReadingBatch, ReadingRef, ReceiptTimes, Tags};
 pub use catalog::{CatalogUpdate, FieldKinds};
-#[cfg(test)]
-pub(crate) use clock::SetClock;
+#[cfg(any(test, feature = "test-util"))]
+pub use clock::SetClock;
 pub use clock::{Clock, Now, SystemClock, rfc3339};
 pub use compression::compression;
 pub use day::{Day, Zone};
 pub use dead_letter::{DEAD_PAYLOAD_BYTES_MAX, DeadLetter, OWN_SOURCE};
 pub use field_schema::{FieldSchema, FieldSchemas};
 pub use fields::{FieldGuard, FieldLimiter};
-pub(crate) use ids::sensor_id_memory;
+pub use ids::sensor_id_memory;
 pub use ids::{BucketKey, SensorId, has_prefix, stable_hash};
 pub use latest::LatestUpdate;
 pub use page::{Gate, GateSlot, PageKind, PageWrite, StorageMode};

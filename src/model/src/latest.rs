@@ -211,7 +211,7 @@ fn pick_values(rows: &Rows) -> Vec<Option<(NewestValue<'_>, usize)>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Reading, Value};
+    use crate::{Reading, Value};
 
     fn rows(readings: &[(i64, &[(&str, Value)])]) -> Rows {
         let mut rows = Rows::default();

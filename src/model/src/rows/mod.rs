@@ -176,7 +176,7 @@ impl Rows {
 
     /// The last byte of the last row, 0 if empty: to read from the memory that the next row is
     /// appended to.
-    pub(crate) fn last_byte(&self) -> u8 {
+    pub fn last_byte(&self) -> u8 {
         self.data.last_byte()
     }
 

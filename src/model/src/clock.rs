@@ -53,36 +53,36 @@ impl Clock for SystemClock {
 }
 
 /// A clock that a test sets.
-#[cfg(test)]
+#[cfg(any(test, feature = "test-util"))]
 #[derive(Debug)]
-pub(crate) struct SetClock {
+pub struct SetClock {
     wall_ms: std::sync::atomic::AtomicI64,
     mono_ms: std::sync::atomic::AtomicU64,
 }
 
-#[cfg(test)]
+#[cfg(any(test, feature = "test-util"))]
 impl SetClock {
     /// The wall clock is at the begin of 1970.
-    pub(crate) fn new(mono_ms: u64) -> SetClock {
+    pub fn new(mono_ms: u64) -> SetClock {
         SetClock {
             wall_ms: 0.into(),
             mono_ms: mono_ms.into(),
         }
     }
 
-    pub(crate) fn set_wall(&self, wall_ms: i64) {
+    pub fn set_wall(&self, wall_ms: i64) {
         let relaxed = std::sync::atomic::Ordering::Relaxed;
         self.wall_ms.store(wall_ms, relaxed);
     }
 
     /// Advances the monotonic clock.
-    pub(crate) fn advance(&self, ms: u64) {
+    pub fn advance(&self, ms: u64) {
         let relaxed = std::sync::atomic::Ordering::Relaxed;
         self.mono_ms.fetch_add(ms, relaxed);
     }
 }
 
-#[cfg(test)]
+#[cfg(any(test, feature = "test-util"))]
 impl Clock for SetClock {
     fn now(&self) -> Now {
         let relaxed = std::sync::atomic::Ordering::Relaxed;

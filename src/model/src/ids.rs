@@ -8,7 +8,7 @@ use super::span::BucketStart;
 pub type SensorId = smol_str::SmolStr;
 
 /// Heap bytes of a sensor id.
-pub(crate) fn sensor_id_memory(id: &SensorId) -> usize {
+pub fn sensor_id_memory(id: &SensorId) -> usize {
     if id.is_heap_allocated() {
         memory::shared(id.len())
     } else {

@@ -1,7 +1,7 @@
 //! Tests of rows: what goes in comes out, from the front, and memory is proportional.
 
 use super::*;
-use crate::model::Value;
+use crate::Value;
 
 fn reading(ts_ms: i64, values: &[(&str, Value)]) -> Reading {
     let values = values

@@ -213,7 +213,7 @@ fn hash_of_schema(schema: &FieldSchema) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{BatchBuilder, ValueRef};
+    use crate::{BatchBuilder, ValueRef};
 
     #[test]
     fn equal_names_share_one_schema_across_batches() {

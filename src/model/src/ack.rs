@@ -63,9 +63,7 @@ impl Ack {
 
     /// Like [`Ack::channel`], and calls `observe` with the outcome before the waiter receives it,
     /// even if the waiter was dropped. `observe` must be quick.
-    pub(crate) fn observed(
-        observe: impl FnOnce(AckOutcome) + Send + Sync + 'static,
-    ) -> (Ack, AckWaiter) {
+    pub fn observed(observe: impl FnOnce(AckOutcome) + Send + Sync + 'static) -> (Ack, AckWaiter) {
         let (tx, rx) = oneshot::channel();
         let ack = Ack::with(move |outcome| {
             observe(outcome);

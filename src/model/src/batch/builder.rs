@@ -9,11 +9,11 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 use super::{
     BYTES_MAX, FLAG_RECEIPT_TIME, HEAD_BYTES, NAMES_MAX, ReadingBatch, RowPosition, VALUES_MAX,
 };
-use crate::model::fields::{BucketFieldsFull, FieldGuard};
-use crate::model::ids::stable_hash;
-use crate::model::reading::Reading;
-use crate::model::sensor_patterns::SensorPatterns;
-use crate::model::value::ValueRef;
+use crate::fields::{BucketFieldsFull, FieldGuard};
+use crate::ids::stable_hash;
+use crate::reading::Reading;
+use crate::sensor_patterns::SensorPatterns;
+use crate::value::ValueRef;
 
 /// Up to this many names (or schemas) are searched linearly, which is faster than hashing. More are
 /// found in a hash table, so that a payload of distinct names takes linear time.

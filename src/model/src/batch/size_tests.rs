@@ -1,7 +1,7 @@
 //! The size of a batch, and its limit.
 
 use super::{BatchBuilder, BuildError, ReadingBatch};
-use crate::model::value::ValueRef;
+use crate::value::ValueRef;
 
 const BYTES_MAX: usize = 1000;
 

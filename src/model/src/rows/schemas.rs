@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use hashbrown::HashTable;
 
-use crate::model::field_schema::{FieldSchema, hash_of_name, hash_of_names};
-use crate::model::memory;
+use crate::field_schema::{FieldSchema, hash_of_name, hash_of_names};
+use crate::memory;
 
 #[derive(Debug, Clone, Default)]
 pub(super) enum RowSchemas {
