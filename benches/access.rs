@@ -20,8 +20,8 @@ use std::fmt::Write;
 use std::sync::Arc;
 use std::time::Duration;
 
+use config::Config;
 use hourbucket::access::{Grant, GrantDefaults, Quota, Tokens, hash_secret};
-use hourbucket::config::Config;
 use hourbucket::decode::{Context, Format, Rejects, decode};
 use model::{BatchBuilder, Now, SensorPatterns};
 

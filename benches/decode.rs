@@ -14,7 +14,7 @@
 
 use std::fmt::Write;
 
-use hourbucket::config::Config;
+use config::Config;
 use hourbucket::decode::{Context, Format, Rejects, decode};
 use model::BatchBuilder;
 

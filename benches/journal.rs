@@ -14,7 +14,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hourbucket::admission::{Admission, AdmissionControl, IngestBatch, admission_channel};
-use hourbucket::config;
 use hourbucket::journal::fs::{FsFile, RealFs};
 use hourbucket::journal::{EntryKind, Follower, Journal, JournalDeps, OpenedJournal};
 use model::ack::{Ack, AckOutcome};

@@ -46,7 +46,6 @@ pub mod admission;
 pub mod app;
 pub mod cli;
 pub mod commit_delay;
-pub mod config;
 pub mod dead_letters;
 pub mod decode;
 pub mod enrich;

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use tokio::net::UnixDatagram;
 
-use crate::config::Manager;
+use config::Manager;
 
 /// Time limit for sending a message.
 const SEND_WITHIN: Duration = Duration::from_secs(1);

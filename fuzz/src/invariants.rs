@@ -3,9 +3,9 @@
 
 use std::time::Duration;
 
-use super::config::{Config, Decoding};
 use super::decode::sparkplug::Sparkplug;
 use super::decode::{Context, Decoder, Formats, Rejects};
+use config::{Config, Decoding};
 use model::{BatchBuilder, ReadingBatch, Value};
 
 /// 2024-03-01T11:00:00Z

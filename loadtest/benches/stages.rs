@@ -7,11 +7,11 @@ use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Duration;
 
+use config::Config;
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
 use hourbucket::accumulate::PageLimits;
 use hourbucket::accumulate::state::{RowRef, Shard, ShardSettings};
 use hourbucket::admission::{AdmissionControl, IngestBatch, admission_channel};
-use hourbucket::config::Config;
 use hourbucket::decode::{Context, Format, Rejects, TsUnit, decode};
 use hourbucket::flush::backoff::Backoff;
 use hourbucket::flush::due::DuePolicy;
@@ -141,7 +141,7 @@ fn journal(c: &mut Criterion) {
         .build()
         .expect("a runtime");
     let _guard = runtime.enter();
-    let config = hourbucket::config::Journal {
+    let config = config::Journal {
         dir: dir.path().join("journal"),
         max_bytes: 16 << 30,
         segment_bytes: 64 << 20,

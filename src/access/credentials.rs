@@ -13,7 +13,7 @@ use super::identity::{own_patterns, valid_identity};
 use super::jwt::{Claims, Jwt, JwtFault};
 use super::quota::GrantDefaults;
 use super::tokens::{Tokens, TokensError};
-use crate::config::{Certificates as CertificateSettings, ClientIdentity};
+use config::{Certificates as CertificateSettings, ClientIdentity};
 use model::SensorPatterns;
 
 /// The senders of JWTs and certificates count as more than one: their issuer decides how many there

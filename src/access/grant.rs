@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::quota::{Quota, QuotaExceeded, Usage};
-use crate::config::ClientIdentity;
+use config::ClientIdentity;
 use model::batch::SenderTag;
 use model::{BatchBuilder, Now, SensorPatterns};
 

@@ -7,7 +7,7 @@ use chrono::{DateTime, NaiveDate, NaiveTime};
 use super::grant::{Grant, Proof, Protocol, Protocols};
 use super::identity::{own_patterns, valid_identity};
 use super::quota::{GrantDefaults, Quota, share};
-use crate::config::{parse_duration, parse_size};
+use config::{parse_duration, parse_size};
 use model::SensorPatterns;
 use model::sensor_patterns::InvalidPattern;
 

@@ -325,7 +325,6 @@ mod tests {
     use super::super::grant::Protocols;
     use super::super::quota::Quota;
     use super::*;
-    use crate::config;
 
     fn parse(text: &str) -> Result<Tokens, TokensError> {
         Tokens::parse(

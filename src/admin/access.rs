@@ -11,7 +11,6 @@ use axum::response::{IntoResponse, Response};
 
 use super::answer::{ApiError, token_text};
 use crate::access::{Credentials, Grant, Protocol};
-use crate::config;
 use crate::ingest::http::Peer;
 use crate::ingest::http::foreign::{check_page, is_local};
 use crate::ingest::shares::Owner;

@@ -41,7 +41,6 @@ use tokio_util::sync::CancellationToken;
 use self::access::Access;
 use self::answer::ApiError;
 use crate::access::Credentials;
-use crate::config;
 use crate::ingest::http::json_response::json;
 use crate::ingest::http::refused_body::discard_rest;
 use crate::ingest::http::server::{self, End};
@@ -299,7 +298,7 @@ mod tests {
     use tokio::net::TcpStream;
 
     use super::*;
-    use crate::config::AckMode;
+    use config::AckMode;
 
     async fn ask(addr: SocketAddr, method: &str, path: &str) -> (u16, String, String) {
         let mut stream = TcpStream::connect(addr).await.unwrap();

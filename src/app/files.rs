@@ -4,7 +4,7 @@
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::config::Config;
+use config::Config;
 
 /// Open files that the process needs in addition to the connections of its ports: journal, store,
 /// brokers.

@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::sync::Mutex;
 
 use crate::access::{LAST_USED_FILE, LastUsed, Usages};
-use crate::config::Config;
+use config::Config;
 use model::Clock;
 
 /// The shortest time between two writes.

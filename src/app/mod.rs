@@ -51,11 +51,11 @@ use self::context::ServiceContext;
 use self::last_used::LastUsedFile;
 use self::stages::Stages;
 use crate::admission::Admission;
-use crate::config::{AckMode, Config};
 use crate::journal::Journal;
 use crate::shutdown::ExitReason;
 use crate::store::Store;
 use crate::systemd::Notifier;
+use config::{AckMode, Config};
 use model::Clock;
 
 /// A running service.

@@ -12,11 +12,11 @@ use super::reload::{Reloader, Running};
 use crate::access::{GrantDefaults, Jwt, JwtKeysError, Usages};
 use crate::admin::{Admin, TokenSource};
 use crate::admission::Admission;
-use crate::config::{AckMode, Config, Decoding, Live, Setter};
 use crate::ingest::http::HttpIngest;
 use crate::ingest::listen::MqttListener;
 use crate::ingest::mqtt::{self, BrokerStatus};
 use crate::ingest::{self, IngestDeps};
+use config::{AckMode, Config, Decoding, Live, Setter};
 
 impl ServiceContext {
     /// What grants are made with; their usages start at zero.

@@ -107,8 +107,8 @@ fn of_request(error: PrepareError) -> StoreError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Config;
     use crate::store::memory::MemoryStore;
+    use config::Config;
     use model::SystemClock;
 
     const MAY_PASS: PrepareErrorEnd = PrepareErrorEnd::MayPass(StoreErrorKind::Command);

@@ -19,12 +19,12 @@ use tokio::task::JoinError;
 use super::files::within_files;
 use crate::access::{Credentials, GrantDefaults, Jwt, JwtKeysError, TokensError};
 use crate::admin::{self, Health, TokenSource};
-use crate::config::reload::{Change, ReloadConflict, changes, fits, taken_over};
-use crate::config::{Config, ConfigErrors, Decoding, Loaded, Setter};
 use crate::ingest::tls::{Certificates, Files, Loaded as LoadedTls};
 use crate::ingest::{TlsError, http, listen};
 use crate::telemetry::metrics::ReloadResult;
 use crate::telemetry::{audit, log, metrics};
+use config::reload::{Change, ReloadConflict, changes, fits, taken_over};
+use config::{Config, ConfigErrors, Decoding, Loaded, Setter};
 use model::Clock;
 
 /// Applies changed settings. Clones share the state.

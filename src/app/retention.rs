@@ -23,10 +23,10 @@ use tokio::time::Instant;
 use super::context::{ServiceContext, backoff};
 use super::unstored::Unstored;
 use crate::accumulate::task::ANSWERS_WITHIN;
-use crate::config::AckMode;
 use crate::store::retention::{MARGIN, RemovedReadings, ms};
 use crate::store::{Store, StoreError};
 use crate::telemetry::metrics;
+use config::AckMode;
 use model::Span;
 
 /// Pages in one command.

@@ -8,12 +8,12 @@ use tokio::task::JoinHandle;
 use super::context::{ServiceContext, backoff};
 use super::instance;
 use super::start_error::StartError;
-use crate::config::AckMode;
 use crate::journal::fs::{Fs, RealFs};
 use crate::rollup::state::RollupSettings;
 use crate::rollup::{RollupGauges, RollupHandle, RollupTask, RollupView, recovery};
 use crate::route::shard_of;
 use crate::telemetry::metrics;
+use config::AckMode;
 use model::Zone;
 
 /// How often gauges and health are updated.

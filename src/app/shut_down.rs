@@ -7,8 +7,8 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::Service;
-use crate::config::AckMode;
 use crate::shutdown::ExitReason;
+use config::AckMode;
 
 /// Time to write when tokens were last used, beyond the deadline.
 const LAST_USED_GRACE: Duration = Duration::from_secs(1);

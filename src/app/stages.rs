@@ -13,7 +13,6 @@ use crate::accumulate::state::ShardSettings;
 use crate::accumulate::task::{ShardGauges, ShardTask};
 use crate::accumulate::{PageLimits, QueryHandle, ShardHandle};
 use crate::admission::IngestReceiver;
-use crate::config::{AckMode, Config, Decoding, Live};
 use crate::dead_letters::DeadLetters;
 use crate::enrich::{Enrichment, Registry};
 use crate::flush::due::DuePolicy;
@@ -24,6 +23,7 @@ use crate::route::Router;
 use crate::route::oldest::Oldest;
 use crate::store::Store;
 use crate::store::registry::RegistryQuery;
+use config::{AckMode, Config, Decoding, Live};
 use model::catalog::arrival_step_ms;
 use model::summary::PAGE_SUMMARY_BYTES_MAX;
 

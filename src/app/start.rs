@@ -16,7 +16,6 @@ use super::{Service, StartError};
 use crate::accumulate::QueryHandle;
 use crate::admin::Admin;
 use crate::admission::Admission;
-use crate::config::Config;
 use crate::enrich::{Enrichment, Registry};
 use crate::ingest::http::HttpIngest;
 use crate::ingest::listen::MqttListener;
@@ -24,6 +23,7 @@ use crate::journal::Journal;
 use crate::read::ReadService;
 use crate::read::silence::Silence;
 use crate::store::Store;
+use config::Config;
 use model::{Clock, Zone};
 
 impl Service {

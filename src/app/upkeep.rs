@@ -13,13 +13,13 @@ use crate::accumulate::state::failing::NAMED_MAX;
 use crate::accumulate::task::{ANSWERS_WITHIN, ShardGauges};
 use crate::admin::health::{Quarantine, QuarantinedBucket};
 use crate::admission::AdmissionError;
-use crate::config::AckMode;
 use crate::journal;
 use crate::latest::LatestGauges;
 use crate::route::oldest::Oldest;
 use crate::store::Store;
 use crate::telemetry::audit;
 use crate::telemetry::metrics::{self, AdmissionClosed};
+use config::AckMode;
 use model::Now;
 
 /// How often gauges and health are updated.
@@ -295,12 +295,12 @@ mod tests {
     use super::*;
     use crate::admin::Health;
     use crate::admission::{AdmissionControl, IngestBatch};
-    use crate::config::{AckMode, Config};
     use crate::flush::Flusher;
     use crate::journal::fs::MemFs;
     use crate::journal::{Journal, JournalDeps};
     use crate::shutdown::FailureSignal;
     use crate::store::memory::{Fault, MemoryStore};
+    use config::{AckMode, Config};
     use model::ack::Ack;
     use model::{Clock, DeadLetter, ReadingBatch, SystemClock};
 

@@ -15,9 +15,9 @@ use crate::accumulate::task::ShardGauges;
 use crate::admin::Health;
 use crate::admin::health::Report;
 use crate::admission::{Admission, IngestBatch};
-use crate::config::AckMode;
 use crate::journal;
 use crate::systemd::Notifier;
+use config::AckMode;
 use model::ReadingBatch;
 use model::ack::Ack;
 
@@ -126,7 +126,7 @@ mod tests {
 
     use super::*;
     use crate::admission::{AdmissionControl, admission_channel};
-    use crate::config::Manager;
+    use config::Manager;
 
     const WATCHDOG: Duration = Duration::from_millis(150);
 

@@ -4,11 +4,11 @@ use std::path::{Path, PathBuf};
 
 use super::disk;
 use super::finding::Finding;
-use crate::config::hardening::{ChecklistLine, Verdict};
-use crate::config::{AckMode, Config};
 use crate::ingest::mqtt;
 use crate::journal::{self, JournalError, Report, Salvaged, SegmentReport};
 use crate::store::mongo::{MongoStore, StoreConfigError};
+use config::hardening::{ChecklistLine, Verdict};
+use config::{AckMode, Config};
 use model::{Clock, SystemClock};
 
 /// A problem that only this command looks for.

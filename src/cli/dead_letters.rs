@@ -9,7 +9,6 @@ use clap::{Args, Subcommand};
 
 use super::output::{MAINTENANCE_FAILED, maintenance_failed, print_if_read, print_line};
 use crate::accumulate::state::RejectCause;
-use crate::config::{self, Config};
 use crate::dead_letters::filter::{DeadLetterFilter, line};
 use crate::dead_letters::replay;
 use crate::decode::RejectReason;
@@ -17,6 +16,7 @@ use crate::maintain::{moment, report::printable};
 use crate::store::mongo::{DeadLetterDocument, MongoStore};
 use crate::telemetry::log;
 use crate::telemetry::metrics::Source;
+use config::Config;
 use model::{Clock, SystemClock};
 
 #[derive(Subcommand)]
@@ -166,7 +166,7 @@ fn limit(text: &str) -> Result<usize, InvalidLimit> {
 struct InvalidAge;
 
 fn age(text: &str) -> Result<Duration, InvalidAge> {
-    crate::config::parse_duration(text).ok_or(InvalidAge)
+    config::parse_duration(text).ok_or(InvalidAge)
 }
 
 pub(crate) async fn run(config: &Config, store: MongoStore, command: DeadLetters) -> ExitCode {

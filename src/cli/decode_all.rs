@@ -201,7 +201,7 @@ fn by_member(payload: &[u8]) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Config;
+    use config::Config;
 
     fn defaults() -> Decode {
         Decode::of(&Config::default())

@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 use rustix::fs::Access;
 
 use super::finding::Finding;
-use crate::config;
 
 /// File systems by the magic number of statfs(2), and why each is unsuitable for a journal.
 const UNSUITABLE: [(u64, &str, &str); 5] = [

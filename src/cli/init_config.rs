@@ -16,7 +16,6 @@ use clap::{Args, ValueEnum};
 
 use super::output::fail;
 use super::{disk, tokens};
-use crate::config;
 
 const GIB: u64 = 1 << 30;
 /// The id of the first token.

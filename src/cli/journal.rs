@@ -7,8 +7,8 @@ use clap::Subcommand;
 use super::check;
 use super::disk;
 use super::output::{fail, maintenance_failed, print_line};
-use crate::config::Config;
 use crate::journal;
+use config::Config;
 
 #[derive(Subcommand)]
 pub(super) enum JournalCommand {

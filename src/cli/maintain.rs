@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 use clap::{Args, ValueEnum};
 
 use super::output::{maintenance_failed, print_line};
-use crate::config::Config;
 use crate::maintain::{
     Converted, MaintainError, Progress, Reconciled, Selection, moment, report, settled_ms,
 };
 use crate::store::mongo::{ConvertOptions, DaysChecked, MongoStore, ReconcileOptions, alone};
+use config::Config;
 use model::{Clock, DAY_MS, StorageMode, SystemClock, Zone};
 
 /// Interval between progress lines without a terminal.

@@ -36,10 +36,10 @@ use tokio::runtime::Runtime;
 use output::{CONFIG_UNUSABLE, MAINTENANCE_FAILED, ended, fail, maintenance_failed, print_line};
 use store::store;
 
-use crate::config::{self, Config};
 use crate::priority;
 use crate::store::Store;
 use crate::store::mongo::MongoStore;
+use config::Config;
 
 /// Stores sensor readings from MQTT and HTTP in MongoDB, in hourly buckets, each acknowledged
 /// reading exactly once

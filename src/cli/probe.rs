@@ -12,7 +12,6 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use super::client::on_this_machine;
-use crate::config;
 use crate::ingest::tls;
 
 /// Time limit for connection and response together.
@@ -113,7 +112,7 @@ mod tests {
 
     use super::*;
     use crate::admin::{Admin, Health};
-    use crate::config::AckMode;
+    use config::AckMode;
 
     #[tokio::test]
     async fn alive_before_ready_and_neither_if_nothing_listens() {

@@ -10,10 +10,10 @@ use super::output::{CONFIG_UNUSABLE, fail};
 use super::store::store;
 use super::{dead_letters, disk};
 use crate::app::Service;
-use crate::config::{self, AckMode};
 use crate::shutdown;
 use crate::systemd::Notifier;
 use crate::telemetry::{audit, log, metrics};
+use config::AckMode;
 use model::{Clock, SystemClock};
 
 /// `storing`: the runtime of the stages after the journal, unless senders wait for these.

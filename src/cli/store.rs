@@ -1,7 +1,7 @@
 //! The store of the configuration, for commands that work on it.
 
-use crate::config::Config;
 use crate::store::mongo::{MongoStore, OptionalIndexes, RollupSchema, StoreConfigError};
+use config::Config;
 use model::Zone;
 
 pub(super) async fn store(config: &Config) -> Result<MongoStore, StoreConfigError> {

@@ -16,11 +16,11 @@
 
 use std::sync::Arc;
 
-use crate::config::{Config, Decoding, Mqtt, Subscription};
 use crate::decode::{self, Context, Format, Formats, RejectReason, Rejects};
 use crate::ingest::http::HookTarget;
 use crate::ingest::mqtt::{CollectedBatch, Collector, CollectorSettings, SetupError};
 use crate::telemetry::metrics::Source;
+use config::{Config, Decoding, Mqtt, Subscription};
 use model::{BatchBuilder, DeadLetter, ReadingBatch};
 
 /// The result of decoding a dead letter.

@@ -31,7 +31,6 @@ use tokio::time::Instant;
 
 use crate::admission::{Admission, AdmissionError, IngestBatch};
 use crate::app::{Service, StartError};
-use crate::config::Config;
 use crate::dead_letters::filter::DeadLetterFilter;
 use crate::dead_letters::redecode::{Redecoded, Redecoder};
 use crate::ingest::mqtt;
@@ -40,6 +39,7 @@ use crate::maintain::MaintainError;
 use crate::shutdown::ExitReason;
 use crate::store::mongo::{DeadLetterDocument, DeadLetterId, MongoStore};
 use crate::store::{Store, StoreError};
+use config::Config;
 use model::ack::{Ack, AckOutcome, AckWaiter};
 use model::{Clock, OWN_SOURCE, ReadingBatch, StorageMode, stable_hash};
 

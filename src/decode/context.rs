@@ -4,7 +4,7 @@
 use std::str::FromStr;
 use std::sync::LazyLock;
 
-use crate::config::{Config, Decoding, Limits, Line, Native, ScalarFormat};
+use config::{Config, Decoding, Limits, Line, Native, ScalarFormat};
 
 /// How a payload is encoded: the setting `format`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

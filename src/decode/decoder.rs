@@ -11,7 +11,7 @@ use super::mapping::{FirstRule, Mapper};
 use super::padding::unpadded;
 use super::{Context, Format, RejectReason, Rejects, TsUnit, otlp, remote_write};
 use super::{binary, json, line, scalar, senml};
-use crate::config::{Decoding, Otlp, RemoteWrite, mapping, nearest};
+use config::{Decoding, Otlp, RemoteWrite, mapping, nearest};
 use model::{BatchBuilder, compression};
 
 /// Decodes payloads of one format. Cheap to clone.

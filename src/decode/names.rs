@@ -8,7 +8,7 @@ use super::Context;
 use super::RejectReason;
 use super::rejects::Fault;
 use super::stamp::Stamp;
-use crate::config::Limits;
+use config::Limits;
 use model::BatchBuilder;
 use model::batch::BuildError;
 use model::fields::BucketFieldsFull;

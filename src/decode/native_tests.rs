@@ -2,7 +2,7 @@
 
 use super::tests::{NOW, bare, limits, line};
 use super::*;
-use crate::config::{Native, Nested};
+use config::{Native, Nested};
 use model::{Reading, Value};
 
 const TASMOTA: &str = r#"{"Time":"2024-03-01T10:00:00","ENERGY":{"TotalStartTime":"2023-01-01T00:00:00","Total":[1.5,2],"Power":71,"Period":null},"TempUnit":"C"}"#;
@@ -395,7 +395,7 @@ fn scalars_that_are_not_numbers_can_be_refused_or_have_a_decimal_comma() {
     let limits = limits();
     let line = line();
     let one = |payload: &str, texts_allowed, decimal_comma| {
-        let scalar = crate::config::ScalarFormat {
+        let scalar = config::ScalarFormat {
             texts_allowed,
             decimal_comma,
         };

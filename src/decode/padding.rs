@@ -20,9 +20,9 @@ pub(crate) fn unpadded(payload: &[u8]) -> &[u8] {
 
 #[cfg(test)]
 mod tests {
-    use crate::config::Config;
     use crate::decode::tests::NOW;
     use crate::decode::{Context, Formats, Rejects};
+    use config::Config;
     use model::{BatchBuilder, Reading};
 
     /// A payload of each format that is a text.

@@ -3,7 +3,7 @@
 
 use super::RejectReason;
 use super::rejects::Rejects;
-use crate::config::Limits;
+use config::Limits;
 
 /// Counts the readings of a payload, and the elements beyond the limit.
 #[derive(Debug)]

@@ -15,7 +15,7 @@ use super::rejects::{Fault, Rejects};
 use super::stamp::Origin;
 use super::token::{Token, is_no_value, is_number, is_zero_padded};
 use super::{Context, RejectReason};
-use crate::config::ScalarFormat;
+use config::ScalarFormat;
 use model::{BatchBuilder, ValueRef};
 
 pub(super) fn decode(

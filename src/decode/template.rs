@@ -16,7 +16,7 @@
 //! templates are kept, and each remembers which one followed it. A payload whose readings keep
 //! differing is soon decoded without comparing.
 
-use crate::config::Limits;
+use config::Limits;
 
 /// Templates kept for one payload.
 const TEMPLATES_MAX: usize = 4;

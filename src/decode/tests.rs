@@ -1,7 +1,7 @@
 //! The contents of the native format and where they come from: values, numbers, names, the topic.
 
 use super::*;
-use crate::config::{Limits, Line};
+use config::{Limits, Line};
 use model::{Reading, ReadingBatch, Value};
 
 /// 2024-03-01T11:00:00Z

@@ -3,9 +3,9 @@
 use std::borrow::Cow;
 
 use super::*;
-use crate::config::Limits;
 use crate::decode::RejectReason;
 use crate::decode::tests::{bare, limits, line};
+use config::Limits;
 
 /// 2024-02-29T12:34:56Z
 const T: i64 = 1_709_210_096_000;

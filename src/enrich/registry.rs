@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use crate::config::Limits;
 use crate::store::registry::RegistryRecord;
+use config::Limits;
 use model::{TagSets, Tags};
 
 /// The shards' handle. The default one has no map, returns no tags and costs nothing.
@@ -150,7 +150,7 @@ fn canonical<'a>(pairs: impl Iterator<Item = (&'a str, &'a str)>) -> Tags {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Config;
+    use config::Config;
 
     fn record(sensor_id: &str, fields: &[(&str, &str)]) -> RegistryRecord {
         let fields = fields

@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::access::GrantDefaults;
 use crate::admission::Admission;
-use crate::config::{AckMode, Decoding, Live};
+use config::{AckMode, Decoding, Live};
 use model::Clock;
 
 /// What every protocol needs in addition to its own settings.

@@ -91,7 +91,6 @@ use std::thread::JoinHandle;
 use tokio::sync::Notify;
 
 use crate::admission::{AdmissionControl, IngestBatch, IngestReceiver};
-use crate::config;
 use model::Clock;
 use model::batch::BYTES_MAX;
 

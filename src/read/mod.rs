@@ -137,7 +137,7 @@ pub struct ReadService {
 
 impl ReadService {
     /// `journal`: with `ack = "journal"`, else `None`. `queries_max` and `answers_max`: see
-    /// [`crate::config::Admin`].
+    /// [`config::Admin`].
     pub fn new(
         shards: Vec<QueryHandle>,
         journal: Option<JournalHandle>,

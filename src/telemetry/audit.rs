@@ -26,7 +26,6 @@ pub(crate) use super::audit_limits::AuditKind;
 use super::audit_limits::FileLimits;
 use super::log_limit::LineLimit;
 use super::metrics;
-use crate::config;
 use model::{Clock, SystemClock, rfc3339};
 
 /// Characters of a text from outside.

@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::util::TryInitError;
 
-use crate::config::{Log, LogFormat};
+use config::{Log, LogFormat};
 
 /// Libraries whose messages below `warn` are of no use to an operator.
 const QUIET: [&str; 8] = [

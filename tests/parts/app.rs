@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::support::http_client::agent;
+use config::{AckMode, Config};
 use hourbucket::app::Service;
-use hourbucket::config::{AckMode, Config};
 use hourbucket::shutdown::ExitReason;
 use hourbucket::store::memory::{Fault, MemoryStore, Script, Verdict};
 use model::SystemClock;

@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::support::https::{Https, Trust};
+use config::{ClientAuth, Config, Tls, TlsVersion};
 use hourbucket::app::Service;
-use hourbucket::config::{ClientAuth, Config, Tls, TlsVersion};
 use hourbucket::shutdown::ExitReason;
 use hourbucket::store::memory::MemoryStore;
 use model::SystemClock;

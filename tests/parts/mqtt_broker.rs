@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::support::mosquitto::Mosquitto;
 use crate::support::mqtt_rig::*;
-use hourbucket::config::MqttProtocol::{self, V4, V5};
+use config::MqttProtocol::{self, V4, V5};
 
 fn names(prefix: &str, n: usize) -> Vec<String> {
     (0..n).map(|i| format!("{prefix}{i}")).collect()

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use crate::support::mosquitto::{Mosquitto, publish_by_tool, retained_by_tool};
 use crate::support::mqtt_rig::*;
-use hourbucket::config::MqttProtocol::{self, V4, V5};
-use hourbucket::config::Retained;
+use config::MqttProtocol::{self, V4, V5};
+use config::Retained;
 use hourbucket::telemetry::metrics;
 
 /// Waits until a new subscriber of the status topic first receives `wanted`.
@@ -65,11 +65,7 @@ fn retaining() -> Mosquitto {
     broker
 }
 
-fn with_retained(
-    broker: &Mosquitto,
-    protocol: MqttProtocol,
-    retained: Retained,
-) -> hourbucket::config::Mqtt {
+fn with_retained(broker: &Mosquitto, protocol: MqttProtocol, retained: Retained) -> config::Mqtt {
     let mut config = config(&broker.url(), protocol);
     config.subscriptions[0].retained = retained;
     config

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use crate::support::mosquitto::Mosquitto;
 use crate::support::mqtt_rig::*;
 use crate::support::raw_mqtt::{Raw, packet};
-use hourbucket::config::MqttProtocol::{self, V4, V5};
+use config::MqttProtocol::{self, V4, V5};
 use tokio::net::TcpListener;
 
 /// How a scripted broker behaves on each connection.

@@ -5,8 +5,8 @@
 use crate::support::free_port;
 use crate::support::mosquitto::Mosquitto;
 use crate::support::mqtt_rig::*;
-use hourbucket::config::MqttProtocol::{V4, V5};
-use hourbucket::config::{Mqtt, Secret};
+use config::MqttProtocol::{V4, V5};
+use config::{Mqtt, Secret};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 /// What the broker says is read within each transport: that it accepted the sessions which another

@@ -5,8 +5,8 @@
 
 use crate::support::mosquitto::Mosquitto;
 use crate::support::mqtt_rig::*;
-use hourbucket::config::Mqtt;
-use hourbucket::config::MqttProtocol::{self, V4, V5};
+use config::Mqtt;
+use config::MqttProtocol::{self, V4, V5};
 use model::{Reading, Value};
 use rumqttc_v4 as mqtt;
 

@@ -8,7 +8,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use hourbucket::config::{self, Config, StoreMode, parse_duration};
+use config::{Config, StoreMode, parse_duration};
 use hourbucket::shutdown::ExitReason;
 
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");

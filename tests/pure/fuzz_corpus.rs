@@ -4,7 +4,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-use hourbucket::{config, decode};
+use hourbucket::decode;
 
 #[path = "../../src/ingest/listen/codec.rs"]
 #[allow(dead_code, unreachable_pub, reason = "the service uses the rest")]

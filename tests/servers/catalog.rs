@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::support::mongod::{Mongod, unique_database};
-use hourbucket::config;
 use hourbucket::store::catalog::{CatalogFill, CatalogQuery};
 use hourbucket::store::fill_catalog::fill_some;
 use hourbucket::store::memory::MemoryStore;

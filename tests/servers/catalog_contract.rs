@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::support::mongod::{Mongod, unique_database};
-use hourbucket::config;
 use hourbucket::store::Store;
 use hourbucket::store::catalog::{CatalogEntry, CatalogQuery};
 use hourbucket::store::memory::MemoryStore;

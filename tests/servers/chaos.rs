@@ -22,7 +22,7 @@ use crate::support::mosquitto::Mosquitto;
 use crate::support::service::Service;
 use crate::support::usage::resident_kib;
 use crate::support::{block_on, setting, stored, wait_until};
-use hourbucket::config::StoreMode;
+use config::StoreMode;
 use mongodb::bson::{DateTime, Document, doc};
 
 /// A limit for each wait; two cores are shared by all processes.

@@ -13,7 +13,7 @@ use crate::support::seed;
 use crate::support::service::Service;
 use crate::support::stored::Stored;
 use crate::support::{block_on, stored, wait_until};
-use hourbucket::config::{self, StoreMode};
+use config::StoreMode;
 use hourbucket::store::Store;
 use hourbucket::store::mongo::MongoStore;
 use model::{DEAD_PAYLOAD_BYTES_MAX, DeadLetter, Span};

@@ -11,7 +11,6 @@ use crate::support::mongod::{Mongod, unique_database};
 use crate::support::service::Service;
 use crate::support::usage::cpu_s;
 use crate::support::{block_on, wait_until};
-use hourbucket::config;
 use hourbucket::store::Store;
 use hourbucket::store::mongo::{BUCKETS, MongoStore, OptionalIndexes, READINGS, TAGS_INDEX};
 use model::batch::Tags;

@@ -142,7 +142,7 @@ fn settings_are_accepted() {
             }
             let file = dir.path().join("hourbucket.toml");
             std::fs::write(&file, &block.text).unwrap();
-            if let Err(problems) = hourbucket::config::load(Some(&file), std::iter::empty()) {
+            if let Err(problems) = config::load(Some(&file), std::iter::empty()) {
                 // A named certificate does not exist here; everything else must be valid.
                 let printed = problems.to_string();
                 let others = printed

@@ -10,7 +10,6 @@ use crate::support;
 use crate::support::block_on;
 use crate::support::mongod::{Mongod, unique_database};
 use crate::support::service::Service;
-use hourbucket::config;
 use hourbucket::store::memory::MemoryStore;
 use hourbucket::store::memory::latest::LatestDocument;
 use hourbucket::store::mongo::{LATEST, MongoStore, OptionalIndexes};

@@ -21,7 +21,7 @@ use crate::support::service::Service;
 use crate::support::steady::Steady;
 use crate::support::stored::{self, Stored};
 use crate::support::{block_on, wait_until};
-use hourbucket::config::StoreMode;
+use config::StoreMode;
 use mongodb::bson::{Document, doc};
 
 const HOUR_MS: i64 = 3_600_000;

@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use crate::support::mongod::{Mongod, unique_database};
 use crate::support::stored::{self, Stored};
-use hourbucket::config;
 use hourbucket::store::memory::MemoryStore;
 use hourbucket::store::mongo::MongoStore;
 use hourbucket::store::{LoadRequest, LoadedBucket, PageWriteResult, Store};

@@ -8,7 +8,6 @@ use std::collections::BTreeMap;
 use crate::support::mongod::Mongod;
 use crate::support::stored;
 use futures_util::TryStreamExt;
-use hourbucket::config;
 use hourbucket::maintain::Selection;
 use hourbucket::store::PageWriteResult;
 use hourbucket::store::mongo::{ConvertOptions, ReconcileOptions};

@@ -10,7 +10,6 @@ use crate::support::mongod::{Mongod, unique_database};
 use crate::support::seed::{HOUR, run};
 use crate::support::service::Service;
 use crate::support::{block_on, stored};
-use hourbucket::config;
 use hourbucket::store::mongo::MongoStore;
 use model::Span;
 use mongodb::bson::{DateTime, Document, doc};

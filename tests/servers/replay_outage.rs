@@ -5,7 +5,6 @@
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use hourbucket::config;
 use hourbucket::store::Store;
 use hourbucket::store::mongo::MongoStore;
 use model::{DeadLetter, Span};

@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 use crate::support::fleet::now_ms;
 use crate::support::mongod::{Mongod, unique_database};
 use futures_util::TryStreamExt;
-use hourbucket::config;
 use hourbucket::store::memory::MemoryStore;
 use hourbucket::store::mongo::MongoStore;
 use hourbucket::store::reading::PageQuery;

@@ -7,7 +7,6 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::support::mongod::{Mongod, unique_database};
-use hourbucket::config;
 use hourbucket::maintain::Hour;
 use hourbucket::store::days::{
     DayMark, DayQuery, DayStore, DaySummary, DayWritten, DaysQuery, MarkQuery, MarksOf, SensorDay,

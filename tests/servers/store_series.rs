@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use crate::support::mongod::{Mongod, unique_database};
 use futures_util::TryStreamExt;
-use hourbucket::config;
 use hourbucket::store::memory::MemoryStore;
 use hourbucket::store::mongo::MongoStore;
 use hourbucket::store::{

@@ -227,7 +227,7 @@ fn charts_of_a_year_with_three_years_of_two_hundred_sensors() {
     let days = setting("HOURBUCKET_YEARS_DAYS", 1095i64);
     let mongod = Mongod::start();
     let uri = mongod.uri();
-    large::prepare(&uri, DATABASE, hourbucket::config::StoreMode::Bucket);
+    large::prepare(&uri, DATABASE, config::StoreMode::Bucket);
     let today = now_ms().div_euclid(DAY) * DAY;
     let from = today - days * DAY;
     fill(&uri, sensors, (from, today), 60, today - 90 * DAY);
@@ -343,7 +343,7 @@ fn bytes_of_a_sensor_and_year() {
     ] {
         let mongod = Mongod::start();
         let uri = mongod.uri();
-        large::prepare(&uri, DATABASE, hourbucket::config::StoreMode::Bucket);
+        large::prepare(&uri, DATABASE, config::StoreMode::Bucket);
         fill(&uri, SENSORS, (from, today), 60, whole_from);
         print(what, on_disk(&uri, "sensor_buckets"));
         if whole_from == today {
@@ -479,7 +479,7 @@ fn a_million_pages_lose_their_readings_beside_ingest() {
     let pages = setting("HOURBUCKET_YEARS_PAGES", 1_000_000i64);
     let mongod = Mongod::start();
     let uri = mongod.uri();
-    large::prepare(&uri, DATABASE, hourbucket::config::StoreMode::Bucket);
+    large::prepare(&uri, DATABASE, config::StoreMode::Bucket);
     let end = now_ms().div_euclid(HOUR) * HOUR - 200 * DAY;
     let sensors = 1000;
     let from = end - pages / sensors * HOUR;
@@ -532,7 +532,7 @@ fn removal_in_turns_beside_ingest() {
     let part = Duration::from_secs(setting("HOURBUCKET_YEARS_SECONDS", 60u64));
     let mongod = Mongod::start();
     let uri = mongod.uri();
-    large::prepare(&uri, DATABASE, hourbucket::config::StoreMode::Bucket);
+    large::prepare(&uri, DATABASE, config::StoreMode::Bucket);
     let end = now_ms().div_euclid(HOUR) * HOUR - 200 * DAY;
     let sensors = 1000;
     // More than it can remove.

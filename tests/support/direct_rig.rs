@@ -11,9 +11,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use config::{AckMode, Config, ListenMqtt, Live, Retained, Subscription};
 use hourbucket::access::GrantDefaults;
 use hourbucket::admission::{AdmissionControl, IngestBatch, IngestReceiver, admission_channel};
-use hourbucket::config::{AckMode, Config, ListenMqtt, Live, Retained, Subscription};
 use hourbucket::ingest::IngestDeps;
 use hourbucket::ingest::listen::MqttListener;
 use model::SystemClock;

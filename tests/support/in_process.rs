@@ -14,7 +14,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hourbucket::app::{Reloaded, Reloader, Service};
-use hourbucket::config;
 use hourbucket::shutdown::ExitReason;
 use hourbucket::store::memory::MemoryStore;
 use model::SystemClock;

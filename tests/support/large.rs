@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use hourbucket::config::{self, StoreMode};
+use config::StoreMode;
 use hourbucket::store::Store;
 use hourbucket::store::mongo::MongoStore;
 use model::Span;

@@ -11,9 +11,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use config::{AckMode, Decoding, Live, Mqtt, MqttProtocol, Retained, Subscription};
 use hourbucket::access::GrantDefaults;
 use hourbucket::admission::{AdmissionControl, IngestBatch, IngestReceiver, admission_channel};
-use hourbucket::config::{AckMode, Decoding, Live, Mqtt, MqttProtocol, Retained, Subscription};
 use hourbucket::ingest::IngestDeps;
 use hourbucket::ingest::mqtt::{BrokerStatus, spawn};
 use model::SystemClock;
@@ -27,7 +27,7 @@ pub const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The default settings.
 pub fn decoding() -> Decoding {
-    hourbucket::config::Config::default().decoding()
+    config::Config::default().decoding()
 }
 
 /// The configuration of a broker, with `sensors/+/+` as scalars.

@@ -7,7 +7,6 @@ use std::process::Command;
 use std::time::Duration;
 
 use futures_util::TryStreamExt;
-use hourbucket::config;
 use hourbucket::store::Store;
 use hourbucket::store::mongo::MongoStore;
 use model::Span;

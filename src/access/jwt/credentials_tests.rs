@@ -10,7 +10,6 @@ use serde_json::json;
 use super::super::{CredentialFault, Credentials, Denied, GrantDefaults, Protocol, hash_secret};
 use super::tests::{Issuer, claims, load, settings};
 use super::*;
-use crate::config;
 
 /// The credentials of a port with the tokens `gw1.s.1` and `gw2.s`.
 fn credentials(jwt: Jwt) -> Credentials {

@@ -32,7 +32,7 @@ use serde_json::{Map, Value};
 use self::keys::Key;
 use self::verified::Verified;
 use super::identity::{own_patterns, valid_identity};
-use crate::config::{Jwt as JwtSettings, JwtAlgorithm};
+use config::{Jwt as JwtSettings, JwtAlgorithm};
 use model::SensorPatterns;
 
 /// A longer one is refused unread. With a dozen claims and an RSA signature of 4096 bits, one has

@@ -9,7 +9,7 @@ use ring::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, Ed25519KeyP
 use serde_json::json;
 
 use super::*;
-use crate::config::{self, Config};
+use config::Config;
 
 /// An issuer with a key for EdDSA.
 pub(super) struct Issuer(Ed25519KeyPair);

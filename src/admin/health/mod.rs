@@ -22,9 +22,9 @@ use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use self::report::rfc3339;
 use self::store::StoreState;
-use crate::config::AckMode;
 use crate::ingest::TlsStatus;
 use crate::store::{Ability, Outcome, StoreError};
+use config::AckMode;
 use model::Now;
 
 /// The shared state of the service.

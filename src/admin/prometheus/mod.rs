@@ -27,9 +27,9 @@ use self::listing::{label_names, label_values, metadata, series};
 use self::params::{Params, invalid};
 use self::run::Runner;
 use super::access::{self, Access, Reader};
-use crate::config::Promql;
 use crate::promql::{QueryTime, format_query};
 use crate::read::ReadService;
+use config::Promql;
 
 /// The routes of this API.
 pub const ROUTES: [&str; 9] = [

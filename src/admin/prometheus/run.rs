@@ -17,7 +17,6 @@ use tokio_util::sync::CancellationToken;
 
 use super::answer::{PrometheusError, result_text, unrecorded_fields};
 use crate::admin::access::Reader;
-use crate::config::Promql;
 use crate::priority;
 use crate::promql::{
     Evaluated, PromqlError, QueryTime, SelectedSeries, SelectorRequest, Stop, evaluate, parse,
@@ -26,6 +25,7 @@ use crate::promql::{
 use crate::read::ReadService;
 use crate::read::series::{Missing, SelectLimits};
 use crate::telemetry::metrics;
+use config::Promql;
 use model::rfc3339;
 
 /// Bytes of the stack on which a query is parsed and evaluated; the system provides the pages that

@@ -11,10 +11,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::answer::{PrometheusError, sent};
 use crate::admin::{Admin, Health, TokenSource};
-use crate::config::{AckMode, Config, Promql};
 use crate::read::{ReadError, ReadService};
 use crate::store::Store;
 use crate::store::memory::MemoryStore;
+use config::{AckMode, Config, Promql};
 use model::catalog::CATALOG_FIELDS_MAX;
 use model::{CatalogUpdate, FieldKinds, Span, SystemClock};
 

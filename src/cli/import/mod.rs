@@ -41,7 +41,7 @@ use self::source::{BOM_BYTES, Input, OpenFile, SourceError};
 use self::state::{State, StateError, StateFile};
 use super::client::{Client, ClientError, ServiceArgs, escaped};
 use super::output::{MAINTENANCE_FAILED, maintenance_failed, print_line};
-use crate::config::Config;
+use config::Config;
 
 /// Time limit of one request; longer than `http.ack_timeout` usually is.
 const REQUEST: Duration = Duration::from_secs(120);
@@ -99,7 +99,7 @@ pub(super) struct Import {
 struct InvalidDuration;
 
 fn duration(text: &str) -> Result<Duration, InvalidDuration> {
-    crate::config::parse_duration(text).ok_or(InvalidDuration)
+    config::parse_duration(text).ok_or(InvalidDuration)
 }
 
 /// Why a file was not imported to its end.

@@ -4,7 +4,7 @@ use std::io::{IsTerminal, Write};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use crate::config::write_duration;
+use config::write_duration;
 
 /// Intervals between lines, on a terminal and elsewhere.
 const EVERY: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(10));

@@ -45,7 +45,7 @@ pub(super) enum SendError {
         status: u16,
         text: String,
     },
-    #[error("{base}: {text}; gave up after {}", crate::config::write_duration(*.after))]
+    #[error("{base}: {text}; gave up after {}", config::write_duration(*.after))]
     GaveUp {
         base: String,
         text: String,

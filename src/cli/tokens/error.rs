@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 use toml_edit::TomlError;
 
 use crate::access::TokensError;
-use crate::config;
 
 /// In errors, in place of the setting that names the file.
 pub(super) const KEY: &str = "tokens";

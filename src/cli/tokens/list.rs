@@ -7,7 +7,6 @@ use serde_json::{Value, json};
 
 use super::error::{CommandError, KEY, io};
 use crate::access::{GrantDefaults, LAST_USED_FILE, LastUsed, Tokens};
-use crate::config;
 
 /// When tokens were last used, from the files of all services; `None`, and a hint, if that is not
 /// known.

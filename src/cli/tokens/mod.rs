@@ -29,7 +29,7 @@ use self::error::{CommandError, KEY, io};
 use self::list::{list, read_last_used};
 use super::output::{fail, print_if_read, print_line};
 use crate::access::{GrantDefaults, Tokens, hash_secret};
-use crate::config::{self, Config, ConfigErrors, Loaded};
+use config::{Config, ConfigErrors, Loaded};
 
 /// Random bytes of a secret.
 const SECRET_BYTES: usize = 24;

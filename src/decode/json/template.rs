@@ -2,13 +2,13 @@
 
 use std::ops::Range;
 
-use crate::config::Nested;
 use crate::decode::decimal;
 use crate::decode::reading::{Part, ReadingDecoder, Role};
 use crate::decode::split::skip_space;
 use crate::decode::swar;
 use crate::decode::template::{self, Parts, TAGS_MAX};
 use crate::decode::token::{Simple, Token, is_zero_padded};
+use config::Nested;
 
 /// The variable part between two literal parts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -4,9 +4,9 @@ use std::borrow::Cow;
 
 use super::scan;
 use super::series::push_escaped;
-use crate::config::Limits;
 use crate::decode::template::{Parts, TAGS_MAX, keyed, literal_end};
 use crate::decode::{Context, names, time};
+use config::Limits;
 use model::{BatchBuilder, ValueRef};
 
 /// The variable part between two literal parts.

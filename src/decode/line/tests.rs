@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::*;
-use crate::config::{Limits, Line};
 use crate::decode::tests::{limits, line};
 use crate::decode::{Format, TsUnit, decode};
+use config::{Limits, Line};
 use model::{Reading, Value};
 
 /// 2024-03-01T11:00:00Z

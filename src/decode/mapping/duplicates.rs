@@ -3,10 +3,10 @@
 
 use serde_json::Value;
 
-use crate::config::mapping::{EachStep, Step};
 use crate::decode::RejectReason;
 use crate::decode::names::excerpt;
 use crate::decode::rejects::Fault;
+use config::mapping::{EachStep, Step};
 
 /// Objects with duplicate keys that are listed. With more, the whole message is rejected.
 pub(super) const LISTED_MAX: usize = 100;

@@ -6,12 +6,12 @@ use serde_json::Value;
 
 use super::place::{Around, equal, find, scalar_text};
 use super::tags::Tags;
-use crate::config::mapping::{FieldRule, Place, Rule, Scalar, Texts, Type};
 use crate::decode::RejectReason;
 use crate::decode::names::{self, excerpt};
 use crate::decode::reading::add_value;
 use crate::decode::rejects::Fault;
 use crate::decode::token::{Token, is_no_value, is_number};
+use config::mapping::{FieldRule, Place, Rule, Scalar, Texts, Type};
 use model::{BatchBuilder, ValueRef};
 
 /// Collects the values of one reading.
@@ -65,8 +65,7 @@ impl Fields<'_, '_, '_> {
 
     fn scalar(&mut self, name: &str, value: &Value) -> Result<(), Fault> {
         let rule = self.rule;
-        let any =
-            |globs: &[crate::config::mapping::Glob]| globs.iter().any(|glob| glob.matches(name));
+        let any = |globs: &[config::mapping::Glob]| globs.iter().any(|glob| glob.matches(name));
         if (!rule.include.is_empty() && !any(&rule.include)) || any(&rule.exclude) {
             return Ok(());
         }

@@ -1,4 +1,4 @@
-//! Applies `[formats.NAME]` to payloads; [`crate::config::mapping`] describes the language and its
+//! Applies `[formats.NAME]` to payloads; [`config::mapping`] describes the language and its
 //! rules.
 //!
 //! `document` finds the messages in a payload, `embedded` those in the texts of a message, `place`
@@ -36,7 +36,7 @@ use super::quota::Quota;
 use super::rejects::Fault;
 use super::topic::{Captured, TopicTemplate};
 use super::{Context, RejectReason, Rejects};
-use crate::config::mapping::{Condition, Each, EachStep, Mapping, Rule};
+use config::mapping::{Condition, Each, EachStep, Mapping, Rule};
 use model::BatchBuilder;
 
 /// A mapping, ready for use.

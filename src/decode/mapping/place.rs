@@ -5,11 +5,11 @@ use std::borrow::Cow;
 use serde_json::Value;
 
 use super::embedded::{Scope, base64};
-use crate::config::mapping::{Condition, Filter, Kind, Piece, Place, Scalar, Source, Step};
 use crate::decode::rejects::Fault;
 use crate::decode::token::Token;
 use crate::decode::topic::Captured;
 use crate::decode::{Context, RejectReason};
+use config::mapping::{Condition, Filter, Kind, Piece, Place, Scalar, Source, Step};
 use model::Number;
 
 /// Longer texts are not used in ids and tags: `limits.string_max_bytes` is at most this, and a long

@@ -8,12 +8,12 @@ use serde_json::Value;
 use super::field::Fields;
 use super::place::{Around, Names, Part, find, find_open, scalar_text};
 use super::tags::Tags;
-use crate::config::mapping::{Place, Rule, Source, TimeUnit, Values};
 use crate::decode::names::{self, excerpt};
 use crate::decode::rejects::Fault;
 use crate::decode::stamp::{Origin, Stamp};
 use crate::decode::time::Found;
 use crate::decode::{Context, RejectReason, TsUnit, UnsetClock, time};
+use config::mapping::{Place, Rule, Source, TimeUnit, Values};
 use model::BatchBuilder;
 
 /// Limit on the members of an object that become tags. It leaves some more than a reading may have.
@@ -168,17 +168,6 @@ fn scalar(
         Fault::new(RejectReason::MissingField, what)
     })?;
     fields.flatten(&rule.joined(prefix, &name), value)
-}
-
-impl Rule {
-    /// Joins two parts of a name, with the separator if both are present.
-    pub(super) fn joined<'n>(&self, prefix: &str, name: &'n str) -> Cow<'n, str> {
-        if prefix.is_empty() {
-            Cow::Borrowed(name)
-        } else {
-            format!("{prefix}{}{name}", self.separator).into()
-        }
-    }
 }
 
 /// The time: the first candidate that is a time. An unreadable one counts only if there is no

@@ -1,9 +1,9 @@
 //! Applying mappings: each key of the language, and the rejects.
 
 use super::*;
-use crate::config::mapping::parse_formats;
 use crate::decode::RejectReason;
 use crate::decode::tests::{NOW, bare, limits, line};
+use config::mapping::parse_formats;
 use model::{Reading, Value};
 
 /// Decodes a payload with the text of `[formats.x]`: readings and rejects.

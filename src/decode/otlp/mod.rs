@@ -25,7 +25,7 @@ mod tests;
 use self::points::Points;
 use super::rejects::Rejects;
 use super::{Context, RejectReason};
-use crate::config::Otlp;
+use config::Otlp;
 use model::BatchBuilder;
 
 /// The encoding of a request.

@@ -7,7 +7,7 @@ use super::super::reading::add_value;
 use super::super::rejects::{Fault, LeftOut, Rejects};
 use super::super::stamp::Origin;
 use super::super::{Context, RejectReason, line, time};
-use crate::config::{Otlp, PointAttributes};
+use config::{Otlp, PointAttributes};
 use model::{BatchBuilder, ValueRef};
 
 /// Attributes to read from one list. Further ones could not be tags anyway.

@@ -1,8 +1,8 @@
 //! Requests as senders write them, in both encodings, and malformed ones.
 
 use super::*;
-use crate::config::{Config, PointAttributes};
 use crate::decode::tests::{NOW, bare, limits, line};
+use config::{Config, PointAttributes};
 use model::{Reading, Value};
 
 fn settings() -> Otlp {

@@ -61,7 +61,7 @@ use super::stamp::{Origin, Stamp};
 use super::time::Held;
 use super::token::{Simple, Token};
 use super::{Context, RejectReason, TsUnit, template, time};
-use crate::config::{Native, Nested};
+use config::{Native, Nested};
 use model::{BatchBuilder, ValueRef};
 
 /// Most keys in a reading, used or not. Keys are compared with each other, so the number must be

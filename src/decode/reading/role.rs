@@ -1,8 +1,8 @@
 //! The objects of a reading, and the meaning of the keys in each.
 
-use crate::config::Native;
 use crate::decode::RejectReason;
 use crate::decode::rejects::Fault;
+use config::Native;
 
 /// The objects of a reading.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

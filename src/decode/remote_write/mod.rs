@@ -27,7 +27,7 @@ use self::samples::{Label, Samples};
 use super::Context;
 use super::RejectReason;
 use super::rejects::Rejects;
-use crate::config::RemoteWrite;
+use config::RemoteWrite;
 use model::BatchBuilder;
 use model::protobuf::{FieldValue, Fields, Malformed};
 

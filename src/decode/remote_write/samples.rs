@@ -3,13 +3,13 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 
-use crate::config::{PointAttributes, RemoteWrite};
 use crate::decode::names::{self, TAGS_MAX, excerpt};
 use crate::decode::quota::Quota;
 use crate::decode::reading::add_value;
 use crate::decode::rejects::{Fault, Rejects};
 use crate::decode::stamp::Origin;
 use crate::decode::{Context, RejectReason, line, time};
+use config::{PointAttributes, RemoteWrite};
 use model::{BatchBuilder, ValueRef};
 
 /// The label that is the metric's name.

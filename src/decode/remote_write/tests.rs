@@ -3,8 +3,8 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::config::PointAttributes;
 use crate::decode::tests::{NOW, bare, limits, line};
+use config::PointAttributes;
 use model::protobuf::{put_bytes, put_double, put_varint};
 use model::{Reading, Value};
 

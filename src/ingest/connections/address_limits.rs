@@ -17,7 +17,7 @@
 use core::net::{IpAddr, Ipv4Addr};
 use std::collections::HashMap;
 
-use crate::config::Connections;
+use config::Connections;
 
 /// Addresses without an open connection whose failures are remembered. Beyond it, those with the
 /// oldest are forgotten.

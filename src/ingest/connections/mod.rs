@@ -31,7 +31,7 @@ pub(crate) use self::address_limits::Refusal;
 use self::address_limits::{AddressKey, AddressLimits};
 use self::phase::{Doing, Phase};
 use crate::access::Grant;
-use crate::config::{self, Connections, Proxies};
+use config::{Connections, Proxies};
 use model::Clock;
 
 /// A port with more connections than this is searched for idle ones at most once in

@@ -58,7 +58,7 @@ impl OpenConnections {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Config;
+    use config::Config;
     use model::SystemClock;
 
     fn grant(id: &str) -> Arc<Grant> {

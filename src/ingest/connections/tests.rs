@@ -1,7 +1,7 @@
 //! Connections that come, wait, are cut, and fail to authenticate, with a clock that the test sets.
 
 use super::*;
-use crate::config::{Network, ProxyHeader};
+use config::{Network, ProxyHeader};
 use model::SetClock;
 
 struct Rig {

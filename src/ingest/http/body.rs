@@ -24,7 +24,6 @@ use super::error::IngestError;
 use super::peer::Peer;
 use super::sender::Sender;
 use crate::access::Grant;
-use crate::config;
 use crate::ingest::shares::{Owner, Shares};
 
 /// The budget has room for this many bodies of the largest size, regardless of the settings.

@@ -9,7 +9,6 @@ use axum::http::{Extensions, HeaderMap};
 use super::access_error::AccessError;
 use super::port::Connection;
 use crate::access::{Grant, QuotaExceeded};
-use crate::config;
 use crate::ingest::tls::ClientCertificate;
 use crate::telemetry::audit::{AuditEvent, AuditKind};
 use crate::telemetry::metrics;

@@ -18,10 +18,10 @@ use super::error::IngestError;
 use super::form::{Form, NEITHER, Shape, TOO_MANY};
 use crate::access::Grant;
 use crate::admission::{AdmissionError, IngestBatch};
-use crate::config::{Decoding, Limits};
 use crate::decode::{self, Context, Decoder, RejectReason, Rejects, TsUnit};
 use crate::telemetry::metrics::{self, Source};
 use crate::telemetry::{hints, rejected, tail};
+use config::{Decoding, Limits};
 use model::ack::{Ack, AckOutcome, AckWaiter};
 use model::{BatchBuilder, DeadLetter, FieldLimiter, ReadingBatch};
 

@@ -23,9 +23,9 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep, sleep_until};
 
 use super::port::Connection;
-use crate::config::HttpTimes;
 use crate::ingest::connections::phase::{Awaited, Doing};
 use crate::telemetry::metrics;
+use config::HttpTimes;
 
 pub(super) struct TimedStream<S> {
     stream: S,
@@ -203,7 +203,7 @@ mod tests {
 
     use super::super::port::Port;
     use super::*;
-    use crate::config::Config;
+    use config::Config;
     use model::SystemClock;
 
     const SECOND: Duration = Duration::from_secs(1);

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use super::close_reason::CloseReason;
 use crate::access::{Credentials, Denied, Grant, Held, Protocol, QuotaExceeded};
-use crate::config::Live;
 use crate::ingest::shares::Owner;
+use config::Live;
 use model::{Clock, Now};
 
 /// Longest wait until the expiry is compared with the clock again, because the clock may be set.

@@ -23,13 +23,13 @@ use super::inflight::AckResult;
 use crate::access::Grant;
 use crate::admission::{Admission, IngestBatch, JournalAccount};
 use crate::commit_delay::{CommitDelay, OpenGroup};
-use crate::config::{Decoding, Live};
 use crate::decode::RejectReason;
 use crate::ingest::mqtt::collect::{CollectedBatch, Collector, NoRoom, Take};
 use crate::ingest::mqtt::link::Message;
 use crate::ingest::mqtt::submit::submit;
 use crate::telemetry::metrics::{self, Source};
 use crate::telemetry::{hints, rejected, tail};
+use config::{Decoding, Live};
 use model::Clock;
 use model::ack::{Ack, AckOutcome};
 

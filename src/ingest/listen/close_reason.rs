@@ -3,7 +3,7 @@
 
 use rumqttc_v5::mqttbytes::v5::DisconnectReasonCode as Reason;
 
-use crate::config::ListenMqtt;
+use config::ListenMqtt;
 
 /// Why a connection ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -18,7 +18,6 @@ use super::connect::{self, ConnectError};
 use super::connection::Connection;
 use super::shared::{NAME, Shared};
 use crate::access::{Credentials, TokensError};
-use crate::config::{self, ListenMqtt};
 use crate::ingest::IngestDeps;
 use crate::ingest::connections::{Pause, Place, Refusal};
 use crate::ingest::mqtt::SetupError;
@@ -26,6 +25,7 @@ use crate::ingest::proxy::{self, ProxyFault};
 use crate::ingest::tls::{Certificates, ClientCertificate, Files, TlsError};
 use crate::telemetry::audit::{AuditEvent, AuditKind};
 use crate::telemetry::metrics;
+use config::ListenMqtt;
 
 /// Pause after an error of the port itself (usually no file descriptor left).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);

@@ -13,8 +13,8 @@ use tokio_util::sync::CancellationToken;
 use super::*;
 use crate::access::{GrantDefaults, hash_secret};
 use crate::admission::{AdmissionControl, admission_channel};
-use crate::config::{AckMode, Config, Network};
 use crate::telemetry::metrics;
+use config::{AckMode, Config, Network};
 use model::SetClock;
 
 const LONG: Duration = Duration::from_secs(20);

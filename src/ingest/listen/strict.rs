@@ -9,10 +9,10 @@
 use rumqttc_v5::mqttbytes::v5::DisconnectReasonCode as Reason;
 
 use super::codec::{ProtocolError, Version};
-use super::config::is_topic_filter;
 use super::packet_fields::{
     SUBSCRIPTION_IDENTIFIER, USER_PROPERTY, after_text, after_value, integer, of,
 };
+use config::is_topic_filter;
 
 /// Packet types (§2.1.2).
 const PUBLISH: u8 = 3;

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::config::Mqtt;
+use config::Mqtt;
 
 /// The shortest time between two writes.
 pub(super) const EVERY: Duration = Duration::from_secs(5);

@@ -20,8 +20,8 @@ use super::target::Target;
 use super::window::Window;
 use crate::admission::Admission;
 use crate::commit_delay::CommitDelay;
-use crate::config::{AckMode, Decoding, Live, Mqtt};
 use crate::telemetry::metrics::{self, Source};
+use config::{AckMode, Decoding, Live, Mqtt};
 use model::Clock;
 use model::ack::AckOutcome;
 

@@ -11,7 +11,7 @@ use super::link::LinkError;
 use super::subscribe::Subscriptions;
 use super::target::{SetupError, Target};
 use super::{files, link, reason};
-use crate::config::{Mqtt, Retained};
+use config::{Mqtt, Retained};
 
 /// Time limit for everything.
 const WITHIN: Duration = Duration::from_secs(10);

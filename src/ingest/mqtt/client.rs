@@ -21,9 +21,9 @@ use super::target::{SetupError, Target};
 use super::window::Window;
 use crate::admission::AdmissionError;
 use crate::commit_delay::CommitDelay;
-use crate::config::{Mqtt, MqttProtocol};
 use crate::ingest::IngestDeps;
 use crate::telemetry::metrics::{self, Source};
+use config::{Mqtt, MqttProtocol};
 
 /// Starts the tasks of one broker. They end after `stop` when all accepted messages are
 /// acknowledged, or at `drained` if that comes first.

@@ -25,7 +25,7 @@ use super::socket::Handle;
 use super::target::{SetupError, Target};
 use super::transport::{Dialer, Observations};
 use super::{v4, v5};
-use crate::config::{Mqtt, MqttProtocol, Subscription};
+use config::{Mqtt, MqttProtocol, Subscription};
 
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 

@@ -11,8 +11,8 @@
 
 use super::reason::{self, Packet};
 use super::websocket::WebSocket;
-use crate::config::MqttProtocol;
 use crate::ingest::packet_fields::{REASON_STRING, SERVER_REFERENCE, integer, text_property};
+use config::MqttProtocol;
 
 /// Packet types (MQTT 5 §2.1.2).
 const CONNACK: u8 = 2;

@@ -4,7 +4,7 @@
 //! it, so an answer always belongs to the filters that were requested last.
 
 use super::event::Grant;
-use crate::config::Subscription;
+use config::Subscription;
 
 /// Filters in one packet: AWS IoT Core closes the connection at a SUBSCRIBE with more.
 const FILTERS_MAX: usize = 8;
@@ -74,7 +74,7 @@ impl Subscriptions {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Retained;
+    use config::Retained;
 
     fn subscriptions(n: usize) -> Vec<Subscription> {
         let subscription = |i| Subscription {

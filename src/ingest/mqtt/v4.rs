@@ -11,7 +11,7 @@ use super::options::{CONNECT_SECONDS, OFFLINE, READ_BATCH, REQUEST_BATCH, REQUES
 use super::silence::Silence;
 use super::target::SetupError;
 use super::transport::Dialer;
-use crate::config::{Mqtt, Secret, Subscription};
+use config::{Mqtt, Secret, Subscription};
 
 /// The largest packet that MQTT allows. rumqttc closes the connection at a larger packet than set
 /// here, and the broker would send it again forever. So this sets no limit: a packet over

@@ -15,7 +15,7 @@ use super::options::{CONNECT_SECONDS, OFFLINE, READ_BATCH, REQUEST_BATCH, REQUES
 use super::silence::Silence;
 use super::target::SetupError;
 use super::transport::Dialer;
-use crate::config::{Mqtt, Retained, Secret, Subscription};
+use config::{Mqtt, Retained, Secret, Subscription};
 
 /// Creates client and event loop of a new connection.
 pub(super) fn open(

@@ -6,7 +6,7 @@
 //! distinguished here, or the window is too small.
 
 use crate::admission::AdmissionError;
-use crate::config::AckMode;
+use config::AckMode;
 
 const SAMPLE_MS: u64 = 1000;
 /// Thresholds for a log line: the age of the oldest message, and the share of recent time that the

@@ -20,7 +20,7 @@ use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 
 use self::header::{Beginning, FIXED_BYTES, Fixed, HeaderFault, beginning};
-use crate::config::Proxies;
+use config::Proxies;
 
 /// The label of a connection that is refused because of its header.
 pub(crate) const REFUSED: &str = "proxy_header";

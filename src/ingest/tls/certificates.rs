@@ -24,8 +24,8 @@ use tokio_util::sync::CancellationToken;
 use super::client_certificate::ClientCertificate;
 use super::x509::Facts;
 use super::{Identity, ServerSettings, ServerTls, TlsError, server};
-use crate::config::{ClientAuth, ListenMqtt, Live, Setter, Tls, TlsVersion};
 use crate::telemetry::metrics;
+use config::{ClientAuth, ListenMqtt, Live, Setter, Tls, TlsVersion};
 use model::Clock;
 
 /// A connection after its handshake.

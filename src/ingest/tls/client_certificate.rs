@@ -11,7 +11,7 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, UnixTime};
 use tokio_rustls::rustls::server::danger::ClientCertVerifier;
 
 use super::x509::{Facts, Names};
-use crate::config::{ClientIdentity, Live};
+use config::{ClientIdentity, Live};
 use model::Clock;
 
 /// Longest wait until the expiry is compared with the clock again, because the clock may be set.

@@ -69,7 +69,6 @@ use super::{
     PageWriteResult, PrepareError, PrepareErrorEnd, PreparedStore, Store, StoreError,
     StoreErrorKind,
 };
-use crate::config;
 use crate::telemetry::metrics;
 use error::{all_applied, command_error, concern_error, describe};
 use limited::{in_part, limited, timed_out};

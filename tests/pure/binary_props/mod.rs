@@ -7,7 +7,7 @@ mod contents;
 
 use std::time::Duration;
 
-use hourbucket::config::Limits;
+use config::Limits;
 use hourbucket::decode::sparkplug::Sparkplug;
 use hourbucket::decode::{Context, Format, Reject, RejectReason, Rejects, TsUnit, decode};
 use model::{BatchBuilder, Reading, ReadingBatch};

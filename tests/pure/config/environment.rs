@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use hourbucket::config::MqttProtocol;
+use config::MqttProtocol;
 
 use super::{DESIGN, Place};
 

@@ -14,7 +14,7 @@ mod written;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use hourbucket::config::{self, Config, ConfigErrors, Loaded};
+use config::{Config, ConfigErrors, Loaded};
 
 /// A directory with the files that the examples name.
 struct Place(tempfile::TempDir);

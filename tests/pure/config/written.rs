@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use hourbucket::config::{self, Config};
+use config::Config;
 
 use super::Place;
 

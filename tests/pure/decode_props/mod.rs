@@ -8,7 +8,7 @@ mod line_protocol;
 
 use std::time::Duration;
 
-use hourbucket::config::Limits;
+use config::Limits;
 use hourbucket::decode::{Context, Format, Rejects, decode};
 use model::{BatchBuilder, Reading, Value};
 use proptest::prelude::*;

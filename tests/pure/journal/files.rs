@@ -6,7 +6,6 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use hourbucket::admission::{Admission, AdmissionControl, IngestBatch, admission_channel};
-use hourbucket::config;
 use hourbucket::journal::fs::RealFs;
 use hourbucket::journal::{
     Follower, Journal, JournalDeps, JournalError, OpenedJournal, inspect, readings_bytes_max,

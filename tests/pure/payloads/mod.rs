@@ -21,7 +21,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use hourbucket::config::{Config, Line};
+use config::{Config, Line};
 use hourbucket::decode::sparkplug::Sparkplug;
 use hourbucket::decode::{
     Captured, Context, Formats, RejectReason, Rejects, TopicTemplate, TsUnit,
@@ -43,7 +43,7 @@ fn directory() -> Option<PathBuf> {
 /// The configuration: defaults, and the formats in `tests/payloads`.
 fn config() -> Config {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/payloads/formats.toml");
-    let mut config = hourbucket::config::load(Some(&path), std::iter::empty())
+    let mut config = config::load(Some(&path), std::iter::empty())
         .unwrap_or_else(|e| panic!("{e}"))
         .config;
     let ever = Duration::from_secs(9000 * 365 * 86_400);

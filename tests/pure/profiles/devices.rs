@@ -1,6 +1,6 @@
 //! Profiles of devices and their bridges: Zigbee2MQTT, Tasmota, Shelly, Ruuvi, Victron.
 
-use hourbucket::config::Config;
+use config::Config;
 
 use super::{check, listed_with};
 

@@ -284,7 +284,7 @@ fn the_radio_beside_decoded_values_is_a_line_to_uncomment() {
         let place = tempfile::tempdir().unwrap();
         let copy = place.path().join("hourbucket.toml");
         std::fs::write(&copy, text.replace("\n# also = ", "\nalso = ")).unwrap();
-        let config = hourbucket::config::load(Some(&copy), std::iter::empty())
+        let config = config::load(Some(&copy), std::iter::empty())
             .unwrap_or_else(|e| panic!("{e}"))
             .config;
         assert_eq!(listed_with(&config, name, "", payload), [expected]);

@@ -9,7 +9,7 @@ mod platforms;
 
 use std::time::Duration;
 
-use hourbucket::config::Config;
+use config::Config;
 use hourbucket::decode::{Context, Formats, Rejects};
 use model::{BatchBuilder, Reading, Value};
 

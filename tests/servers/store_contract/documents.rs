@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use crate::support::mongod::unique_database;
 use futures_util::TryStreamExt;
-use hourbucket::config;
 use hourbucket::store::Store;
 use hourbucket::store::mongo::MongoStore;
 use model::batch::Tags;

@@ -11,8 +11,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::support::mongod::{Kind, Mongod, unique_database};
+use config::StoreMode;
 use futures_util::TryStreamExt;
-use hourbucket::config::{self, StoreMode};
 use hourbucket::store::mongo::MongoStore;
 use hourbucket::store::{PrepareError, PrepareErrorEnd, PreparedStore, Store};
 use model::Span;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::support;
 use crate::support::mongod::{Kind, Mongod, unique_database};
-use hourbucket::config::{self, StoreMode};
+use config::StoreMode;
 use hourbucket::store::Store;
 use hourbucket::store::mongo::{OptionalIndexes, RollupSchema};
 use model::{Span, Zone};

@@ -11,9 +11,9 @@ use super::super::encoding::Encoding;
 use super::super::error::IngestError;
 use super::super::pipeline::{DecodeOptions, Origin};
 use crate::access::Grant;
-use crate::config::Decoding;
 use crate::decode::{Context, Formats, Rejects, TsUnit, UnknownName};
 use crate::telemetry::metrics::Source;
+use config::Decoding;
 use model::{BatchBuilder, DeadLetter, ReadingBatch};
 
 const PREFIX: &str = "/v1/hooks/";

@@ -11,7 +11,6 @@ use tokio::time::{Instant, timeout};
 use super::lifecycle::metric;
 use super::readings::tokens_file;
 use super::rig::{Answer, LONG, Request, Rig, post};
-use crate::config;
 use crate::telemetry::metrics;
 use model::SetClock;
 

@@ -9,8 +9,8 @@ use tokio::time::timeout;
 use super::lifecycle::metric;
 use super::readings::tokens_file;
 use super::rig::{Answer, LONG, Request, Rig, post};
-use crate::config::{Network, Proxies, ProxyHeader};
 use crate::telemetry::metrics;
+use config::{Network, Proxies, ProxyHeader};
 
 const SHORT: Duration = Duration::from_millis(100);
 
@@ -23,11 +23,7 @@ fn trusting(network: &str, header: ProxyHeader) -> Proxies {
 
 /// A port behind such a proxy, with the token `gw1.secret`, that pauses an address after three
 /// failures.
-async fn rig(
-    network: &str,
-    header: ProxyHeader,
-    change: impl FnOnce(&mut crate::config::Http),
-) -> Rig {
+async fn rig(network: &str, header: ProxyHeader, change: impl FnOnce(&mut config::Http)) -> Rig {
     metrics::install().unwrap();
     let dir = tempfile::tempdir().unwrap();
     Rig::new(|cfg| {
@@ -248,7 +244,7 @@ async fn the_address_in_a_header_of_a_request_counts_for_pauses() {
 #[tokio::test]
 async fn without_tokens_the_clients_of_a_proxy_must_be_on_this_machine() {
     const BODY: &str = r#"{"sensor_id":"S1","temp":1}"#;
-    let anonymous = |cfg: &mut crate::config::Http| cfg.tokens_file = None;
+    let anonymous = |cfg: &mut config::Http| cfg.tokens_file = None;
     let mut rig = rig("127.0.0.1", ProxyHeader::XForwardedFor, anonymous).await;
     let through = |client: &str| post(BODY).header("x-forwarded-for", client);
     for client in ["203.0.113.5", "127.0.0.1, 203.0.113.5", "2001:db8::1"] {

@@ -11,7 +11,6 @@ use tokio_util::sync::CancellationToken;
 
 use crate::access::GrantDefaults;
 use crate::admission::{Admission, AdmissionControl, IngestReceiver, admission_channel};
-use crate::config;
 use crate::ingest::http::{HttpError, HttpIngest, PortSetter, Renewal};
 use model::ack::Ack;
 use model::batch::BYTES_MAX;

@@ -16,8 +16,8 @@ use super::codec::{ProtocolError, Version};
 use super::frames::Head;
 use super::strict;
 use crate::access::{CredentialFault, Credentials, Denied, Grant, JwtFault, Protocol};
-use crate::config::ListenMqtt;
 use crate::ingest::tls::ClientCertificate;
+use config::ListenMqtt;
 
 /// The largest CONNECT that is read: ids and secrets are short, and the device is not authenticated
 /// yet.

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::access::{GrantDefaults, hash_secret};
-use crate::config::Config;
+use config::Config;
 
 fn tokens() -> Credentials {
     let file = tempfile::NamedTempFile::new().unwrap();

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::config::ListenMqtt;
 use crate::ingest::listen::large::Room;
+use config::ListenMqtt;
 
 /// A large packet that is being buffered or skipped.
 pub(super) struct LargePacket {

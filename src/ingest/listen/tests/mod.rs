@@ -22,7 +22,7 @@ use super::connection::Connection;
 use super::shared::{BYTES_MAX, LARGE_BYTES_MAX};
 use super::*;
 use crate::admission::{AdmissionControl, admission_channel};
-use crate::config::{AckMode, Config, Retained, Subscription};
+use config::{AckMode, Config, Retained, Subscription};
 use model::SystemClock;
 
 fn settings(window: u16) -> ListenMqtt {

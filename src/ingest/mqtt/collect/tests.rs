@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::*;
-use crate::config::Config;
+use config::Config;
 
 const NOW_MS: i64 = 1_710_000_000_000;
 

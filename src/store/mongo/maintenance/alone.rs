@@ -11,7 +11,6 @@ use mongodb::bson::doc;
 use mongodb::options::ClientOptions;
 use tokio::time::Instant;
 
-use crate::config;
 use crate::maintain::MaintainError;
 use crate::store::mongo::error::describe;
 

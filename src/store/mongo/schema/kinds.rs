@@ -112,8 +112,8 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::config::Config;
     use crate::store::mongo::{OptionalIndexes, RollupSchema};
+    use config::Config;
     use model::collections::OWN;
     use model::{Span, Zone};
 

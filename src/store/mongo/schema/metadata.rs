@@ -15,10 +15,10 @@ use std::time::Duration;
 
 use mongodb::bson::{Bson, Document, doc};
 
-use crate::config::write_duration;
 use crate::store::mongo::names::{BUCKETS, META};
 use crate::store::mongo::pack::SCHEMA_VERSION;
 use crate::store::mongo::setup::{SchemaError, Setup};
+use config::write_duration;
 use model::Span;
 
 const STEP: &str = "reading the schema version and span of the database (hourbucket_meta)";

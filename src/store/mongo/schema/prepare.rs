@@ -10,7 +10,6 @@ use std::time::Duration;
 
 use mongodb::bson::{Document, doc};
 
-use crate::config::StoreMode;
 use crate::store::PreparedStore;
 use crate::store::mongo::MongoStore;
 use crate::store::mongo::Native;
@@ -28,6 +27,7 @@ use crate::store::mongo::schema::metadata;
 use crate::store::mongo::setup::{SchemaError, Setup};
 use crate::store::mongo::write::high_water;
 use crate::store::retention::MARGIN;
+use config::StoreMode;
 
 /// The server's description of itself.
 struct Server {

@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 
 use super::{Config, load, reload, suggest};
 
-const SHIPPED: &str = include_str!("../../config/hourbucket.toml");
+const SHIPPED: &str = include_str!("../../../config/hourbucket.toml");
 
 const INTRODUCTION: &str = "\
 # Configuration

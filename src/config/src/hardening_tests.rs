@@ -204,7 +204,7 @@ fn what_the_settings_cannot_tell_says_where_to_look() {
 /// The table below "Hardening checklist": key and goal of each line, in the same order.
 #[test]
 fn the_documentation_has_the_same_checklist() {
-    let text = include_str!("../../docs/security.md");
+    let text = include_str!("../../../docs/security.md");
     let section = text
         .split("\n## ")
         .find(|section| section.starts_with("Hardening checklist"))

@@ -45,7 +45,7 @@ struct Keys {
 }
 
 /// Reads every format.
-pub(in super::super) fn read(root: &mut Section<'_>) -> Vec<Arc<Mapping>> {
+pub(crate) fn read(root: &mut Section<'_>) -> Vec<Arc<Mapping>> {
     let found = root.named("formats");
     if found.len() > FORMATS_MAX {
         root.report.bad(

@@ -88,7 +88,7 @@ pub(super) fn write_size(bytes: u64) -> String {
 
 /// Formats a duration of whole milliseconds so that [`parse_duration`] returns the same one. Days
 /// are not converted to weeks.
-pub(crate) fn write_duration(duration: Duration) -> String {
+pub fn write_duration(duration: Duration) -> String {
     let mut rest = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
     let mut text = String::new();
     for (name, factor) in DURATIONS.iter().filter(|(name, _)| *name != "w") {

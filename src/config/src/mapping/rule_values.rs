@@ -129,7 +129,7 @@ pub(super) fn time_unit(node: &Node) -> Result<TimeUnit, Bad> {
 }
 
 /// A time zone by IANA name.
-pub(in super::super) fn zone(node: &Node) -> Result<Tz, Bad> {
+pub(crate) fn zone(node: &Node) -> Result<Tz, Bad> {
     let advice = "write a zone of the IANA database, such as \"Europe/Berlin\" or \"UTC\"";
     text(node, advice)?.parse().map_err(|_| wrong(node, advice))
 }

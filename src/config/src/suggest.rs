@@ -147,10 +147,7 @@ fn last(key: &str) -> &str {
 
 /// The nearest of `candidates` if it is close enough for a typo: at most a third of the characters
 /// differ, or one.
-pub(crate) fn nearest<'a>(
-    word: &str,
-    candidates: impl Iterator<Item = &'a str>,
-) -> Option<&'a str> {
+pub fn nearest<'a>(word: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     candidates
         .map(|candidate| (distance(word, candidate), candidate))
         .filter(|(distance, candidate)| *distance <= (candidate.len().min(word.len()) / 3).max(1))

@@ -49,7 +49,7 @@ pub fn load(
 }
 
 /// Like [`load`], for a command that creates the tokens file: a `tokens_file` need not exist.
-pub(crate) fn load_for_new_tokens(
+pub fn load_for_new_tokens(
     path: Option<&Path>,
     env: impl Iterator<Item = (String, String)>,
 ) -> Result<Loaded, ConfigErrors> {

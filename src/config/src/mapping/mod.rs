@@ -47,9 +47,7 @@ mod rule_values;
 mod tests;
 
 pub use place::{Each, EachStep, Filter, Glob, Piece, Place, Source, Step};
-/// Parses the formats in a text, for tests of other modules. Also returns the problems found.
-#[cfg(test)]
-pub(crate) use profiles::parse as parse_formats;
+pub use profiles::parse as parse_formats;
 pub use profiles::{find, shipped};
 pub(super) use read::read;
 pub(super) use rule_values::zone;
@@ -263,6 +261,15 @@ pub struct FieldRule {
 }
 
 impl Rule {
+    /// Joins two parts of a name, with the separator if both are present.
+    pub fn joined<'n>(&self, prefix: &str, name: &'n str) -> std::borrow::Cow<'n, str> {
+        if prefix.is_empty() {
+            std::borrow::Cow::Borrowed(name)
+        } else {
+            format!("{prefix}{}{name}", self.separator).into()
+        }
+    }
+
     /// Whether a condition on the whole message names the kind `array`: then a top-level array is
     /// one message for this rule.
     pub fn takes_array(&self) -> bool {

@@ -69,7 +69,7 @@ impl Network {
 }
 
 /// Whether it is a loopback address, also one of IPv4 that is written as IPv6 (`::ffff:127.0.0.1`).
-pub(crate) fn is_loopback(ip: IpAddr) -> bool {
+pub fn is_loopback(ip: IpAddr) -> bool {
     ip.to_canonical().is_loopback()
 }
 

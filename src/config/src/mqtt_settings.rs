@@ -168,12 +168,12 @@ pub struct ListenMqtt {
 }
 
 impl ListenMqtt {
-    /// As [`Http::is_guarded`](crate::config::Http::is_guarded).
+    /// As [`Http::is_guarded`](crate::Http::is_guarded).
     pub fn is_guarded(&self) -> bool {
         self.tokens_file.is_some() || self.client_ca_file.is_some() || self.allow_anonymous
     }
 
-    /// As [`Tls::is_identity`](crate::config::Tls::is_identity).
+    /// As [`Tls::is_identity`](crate::Tls::is_identity).
     pub fn is_identity(&self) -> bool {
         self.client_ca_file.is_some() && self.client_auth == ClientAuth::Identity
     }

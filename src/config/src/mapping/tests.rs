@@ -36,7 +36,7 @@ fn every_profile_is_read_without_a_problem() {
 
 #[test]
 fn the_folder_has_no_profile_that_is_not_built_in() {
-    let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/config/profiles");
+    let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/../../config/profiles");
     let mut found: Vec<String> = std::fs::read_dir(dir)
         .unwrap()
         .map(|e| e.unwrap().file_name().into_string().unwrap())

@@ -13,7 +13,7 @@ use super::{Mapping, read};
 macro_rules! profiles {
     ($($name:literal),* $(,)?) => {
         pub(super) const PROFILES: &[(&str, &str)] =
-            &[$(($name, include_str!(concat!("../../../config/profiles/", $name, ".toml")))),*];
+            &[$(($name, include_str!(concat!("../../../../config/profiles/", $name, ".toml")))),*];
     };
 }
 
@@ -56,12 +56,12 @@ pub fn find(formats: &[Arc<Mapping>], name: &str) -> Option<Arc<Mapping>> {
 }
 
 /// Their names, sorted.
-pub(in super::super) fn names() -> impl Iterator<Item = &'static str> {
+pub(crate) fn names() -> impl Iterator<Item = &'static str> {
     PROFILES.iter().map(|(name, _)| *name)
 }
 
 /// Parses the formats in a text. Also returns the problems found.
-pub(crate) fn parse(name: &str, text: &str) -> (Vec<Arc<Mapping>>, Vec<String>) {
+pub fn parse(name: &str, text: &str) -> (Vec<Arc<Mapping>>, Vec<String>) {
     let mut report = Report::default();
     let entries = match tree::parse(&Rc::from(name), text) {
         Ok(entries) => entries,
