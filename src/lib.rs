@@ -62,4 +62,3 @@ pub mod route;
 pub mod shutdown;
 pub mod store;
 pub mod systemd;
-pub mod telemetry;

@@ -19,11 +19,11 @@ use crate::enrich::Registry;
 use crate::flush::{Flusher, Lane, Permit};
 use crate::latest::LatestHandle;
 use crate::rollup::RollupHandle;
-use crate::telemetry::log_limit::LineLimit;
-use crate::telemetry::metrics::{self, Source};
-use crate::telemetry::rejected;
 use model::ack::Ack;
 use model::{Clock, DeadLetter, ReadingBatch, Rows, Value};
+use telemetry::log_limit::LineLimit;
+use telemetry::metrics::{self, Source};
+use telemetry::rejected;
 
 /// The readings of one batch that belong to one shard.
 #[derive(Debug)]

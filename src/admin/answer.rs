@@ -10,7 +10,7 @@ use crate::access::{CredentialFault, Denied};
 use crate::ingest::http::json_response::json;
 use crate::ingest::http::tokens::TokenFault;
 use crate::read::ReadError;
-use crate::telemetry::tail::TooManyWatchers;
+use telemetry::tail::TooManyWatchers;
 
 /// Why a request fails.
 #[derive(Debug, thiserror::Error)]

@@ -26,10 +26,10 @@ use crate::read::merge::{Cursor, Window};
 use crate::read::sensors::{SensorListQuery, SensorState};
 use crate::read::{QueryResult, ReadService};
 use crate::store::reading::{DeadLetterQuery, StoredDeadLetter};
-use crate::telemetry::rejected;
 use model::{
     BucketStart, DAY_MS, Day, DeadLetter, FieldKinds, FieldSummary, Number, ValueRef, rfc3339,
 };
+use telemetry::rejected;
 
 /// The routes of the read API.
 pub const ROUTES: [&str; 6] = [

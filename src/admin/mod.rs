@@ -47,8 +47,8 @@ use crate::ingest::http::server::{self, End};
 use crate::ingest::http::{BindError, Port, PortSetter, open_tls};
 use crate::ingest::tls::{Certificates, OnTls, TlsError};
 use crate::read::ReadService;
-use crate::telemetry::metrics;
 use model::Clock;
+use telemetry::metrics;
 
 /// All routes except those of [`api`].
 pub const ROUTES: [&str; 6] = [

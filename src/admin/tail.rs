@@ -27,8 +27,8 @@ use super::access::{self, Access, Reader};
 use super::answer::ApiError;
 use crate::ingest::http::Peer;
 use crate::ingest::shares::{Owner, Shares};
-use crate::telemetry::tail::{self, View, WATCHERS_MAX, Watch};
 use model::SensorPatterns;
+use telemetry::tail::{self, View, WATCHERS_MAX, Watch};
 
 pub(super) const ROUTE: &str = "/v1/tail";
 

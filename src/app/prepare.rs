@@ -12,7 +12,7 @@ use crate::enrich::Enrichment;
 use crate::store::{
     Ability, Outcome, PrepareError, PrepareErrorEnd, Store, StoreError, StoreErrorKind,
 };
-use crate::telemetry::metrics;
+use telemetry::metrics;
 
 /// How long the preparation is retried if the user lacks rights. They may be granted at the same
 /// time as the service starts.

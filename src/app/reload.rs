@@ -21,11 +21,11 @@ use crate::access::{Credentials, GrantDefaults, Jwt, JwtKeysError, TokensError};
 use crate::admin::{self, Health, TokenSource};
 use crate::ingest::tls::{Certificates, Files, Loaded as LoadedTls};
 use crate::ingest::{TlsError, http, listen};
-use crate::telemetry::metrics::ReloadResult;
-use crate::telemetry::{audit, log, metrics};
 use config::reload::{Change, ReloadConflict, changes, fits, taken_over};
 use config::{Config, ConfigErrors, Decoding, Loaded, Setter};
 use model::Clock;
+use telemetry::metrics::ReloadResult;
+use telemetry::{audit, log, metrics};
 
 /// Applies changed settings. Clones share the state.
 #[derive(Clone)]

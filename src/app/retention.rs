@@ -25,9 +25,9 @@ use super::unstored::Unstored;
 use crate::accumulate::task::ANSWERS_WITHIN;
 use crate::store::retention::{MARGIN, RemovedReadings, ms};
 use crate::store::{Store, StoreError};
-use crate::telemetry::metrics;
 use config::AckMode;
 use model::Span;
+use telemetry::metrics;
 
 /// Pages in one command.
 const PAGES_MAX: usize = 25;

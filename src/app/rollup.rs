@@ -12,9 +12,9 @@ use crate::journal::fs::{Fs, RealFs};
 use crate::rollup::state::RollupSettings;
 use crate::rollup::{RollupGauges, RollupHandle, RollupTask, RollupView, recovery};
 use crate::route::shard_of;
-use crate::telemetry::metrics;
 use config::AckMode;
 use model::Zone;
+use telemetry::metrics;
 
 /// How often gauges and health are updated.
 const UPKEEP: Duration = Duration::from_secs(1);

@@ -7,7 +7,7 @@ use super::context::ServiceContext;
 use super::unstored::Unstored;
 use crate::read::silence::{Pause, Silence};
 use crate::store::{Store, StoreError};
-use crate::telemetry::metrics;
+use telemetry::metrics;
 
 impl ServiceContext {
     /// Queries the catalogue periodically. Begins after the store is prepared.

@@ -17,10 +17,10 @@ use crate::journal;
 use crate::latest::LatestGauges;
 use crate::route::oldest::Oldest;
 use crate::store::Store;
-use crate::telemetry::audit;
-use crate::telemetry::metrics::{self, AdmissionClosed};
 use config::AckMode;
 use model::Now;
+use telemetry::audit;
+use telemetry::metrics::{self, AdmissionClosed};
 
 /// How often gauges and health are updated.
 const UPKEEP: Duration = Duration::from_secs(1);

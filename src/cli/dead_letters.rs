@@ -14,10 +14,10 @@ use crate::dead_letters::replay;
 use crate::decode::RejectReason;
 use crate::maintain::{moment, report::printable};
 use crate::store::mongo::{DeadLetterDocument, MongoStore};
-use crate::telemetry::log;
-use crate::telemetry::metrics::Source;
 use config::Config;
 use model::{Clock, SystemClock};
+use telemetry::log;
+use telemetry::metrics::Source;
 
 #[derive(Subcommand)]
 pub(crate) enum DeadLetters {

@@ -12,9 +12,9 @@ use super::{dead_letters, disk};
 use crate::app::Service;
 use crate::shutdown;
 use crate::systemd::Notifier;
-use crate::telemetry::{audit, log, metrics};
 use config::AckMode;
 use model::{Clock, SystemClock};
+use telemetry::{audit, log, metrics};
 
 /// `storing`: the runtime of the stages after the journal, unless senders wait for these.
 pub(super) async fn run(

@@ -19,9 +19,9 @@ use std::sync::Arc;
 use crate::decode::{self, Context, Format, Formats, RejectReason, Rejects};
 use crate::ingest::http::HookTarget;
 use crate::ingest::mqtt::{CollectedBatch, Collector, CollectorSettings, SetupError};
-use crate::telemetry::metrics::Source;
 use config::{Config, Decoding, Mqtt, Subscription};
 use model::{BatchBuilder, DeadLetter, ReadingBatch};
+use telemetry::metrics::Source;
 
 /// The result of decoding a dead letter.
 #[derive(Debug)]

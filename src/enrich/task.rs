@@ -10,8 +10,8 @@ use tokio::time::Instant;
 use super::registry::{Registry, TagMap};
 use crate::store::StoreError;
 use crate::store::registry::{RegistryChange, RegistryChanges, RegistryReader, RegistryWatch};
-use crate::telemetry::metrics;
 use config::{Decoding, Live};
+use telemetry::metrics;
 
 /// The task that keeps a [`Registry`] up to date.
 pub struct Enrichment {

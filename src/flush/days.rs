@@ -6,7 +6,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use super::{Flusher, Permit, acquire};
 use crate::store::days::{DayMark, DayStore, DaySummary, DayWritten, MarkQuery, SensorDay};
 use crate::store::{Ability, Outcome, StoreError, StoreErrorKind};
-use crate::telemetry::metrics;
+use telemetry::metrics;
 
 /// Allows one read of the daily rollup.
 #[derive(Debug)]

@@ -52,7 +52,6 @@ use crate::store::{
     Ability, DeadLetterWritten, Evicted, LatestWriteResult, LoadRequest, LoadResult, Outcome,
     PageWriteResult, Store, StoreError, StoreErrorKind,
 };
-use crate::telemetry::metrics;
 use backoff::Backoff;
 use high_water::HighWater;
 use model::{
@@ -60,6 +59,7 @@ use model::{
 };
 use present_age::PresentAge;
 use seen::{PagesShow, StoreSeen};
+use telemetry::metrics;
 
 /// Called with the outcome of every request to the store, for readiness and the log.
 pub type OnStoreOutcome = Arc<dyn Fn(Ability, Outcome<'_>) + Send + Sync>;

@@ -18,9 +18,9 @@ use super::sender_shares::SenderShares;
 use super::stats::JournalStats;
 use super::tracker::{Appended, Tail, TrackedEntry, Tracker};
 use crate::admission::{AdmissionControl, JournalAccount};
-use crate::telemetry::metrics;
 use model::ack::{Ack, AckOutcome};
 use model::{Clock, Now};
+use telemetry::metrics;
 
 /// Called once, when the journal fails, from any thread. Must return quickly.
 pub type OnBroken = Box<dyn Fn(&JournalFailure) + Send + Sync>;

@@ -33,9 +33,9 @@ use super::shared::Shared;
 use super::tracker::{Appended, EntryKind, Place, TrackedEntry};
 use crate::admission::{IngestBatch, IngestReceiver, JournalAccount};
 use crate::commit_delay::{CommitDelay, OpenGroup};
-use crate::telemetry::log_limit::LineLimit;
-use crate::telemetry::metrics;
 use model::ack::Ack;
+use telemetry::log_limit::LineLimit;
+use telemetry::metrics;
 
 /// A group accepts ingest batches up to this size. At 3 ms per synced MiB, a larger fdatasync would
 /// delay all senders by more than the batching saves.

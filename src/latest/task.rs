@@ -12,10 +12,10 @@ use super::state::{Latest, LatestSettings, LatestUsage, Pending, RowRef};
 use crate::flush::backoff::Backoff;
 use crate::flush::{Flusher, Permit};
 use crate::store::{LatestWriteResult, StoreError, StoreErrorKind};
-use crate::telemetry::log_limit::LineLimit;
-use crate::telemetry::metrics;
 use model::ack::Ack;
 use model::{Clock, ReadingBatch, SensorId};
+use telemetry::log_limit::LineLimit;
+use telemetry::metrics;
 
 /// Capacity of the task's channel, in batches. The task only copies them into memory, so few are
 /// enough.

@@ -15,9 +15,9 @@ use crate::flush::days::DaysPermit;
 use crate::flush::{Flusher, Permit};
 use crate::store::StoreError;
 use crate::store::days::{DayMark, DayWritten, SensorDay};
-use crate::telemetry::metrics::{self, DayResult};
 use model::ack::Ack;
 use model::{Clock, Day, ReadingBatch};
+use telemetry::metrics::{self, DayResult};
 
 /// Marks in one command.
 const MARKS_MAX: usize = 1000;

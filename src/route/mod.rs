@@ -18,11 +18,11 @@ use crate::accumulate::{ShardBatch, ShardClosed, ShardHandle};
 use crate::admission::IngestReceiver;
 use crate::dead_letters::DeadLetters;
 use crate::journal::{EntryKind, Follower};
-use crate::telemetry::metrics::{self, Source};
 use model::ack::Ack;
 use model::{Clock, DeadLetter, ReadingBatch};
 use oldest::Oldest;
 use postponed::Postponed;
+use telemetry::metrics::{self, Source};
 
 /// The router's task and its outputs.
 #[derive(Debug)]

@@ -19,9 +19,9 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::dead_letters::DeadLetters;
 use crate::journal::{Position, SecondReader};
-use crate::telemetry::log_limit::LineLimit;
-use crate::telemetry::metrics;
 use model::ack::Ack;
+use telemetry::log_limit::LineLimit;
+use telemetry::metrics;
 
 /// Entries of one chunk; those of them that hold readings do not count.
 #[derive(Debug)]

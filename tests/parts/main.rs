@@ -24,7 +24,7 @@ mod sparkplug;
 /// program.
 fn install_metrics() {
     static INSTALLED: Once = Once::new();
-    INSTALLED.call_once(|| assert!(hourbucket::telemetry::metrics::install().is_ok()));
+    INSTALLED.call_once(|| assert!(telemetry::metrics::install().is_ok()));
 }
 
 /// All services of this program set the same metrics. A service with `http.tls` runs with one of

@@ -7,7 +7,7 @@ use crate::support::mosquitto::{Mosquitto, publish_by_tool, retained_by_tool};
 use crate::support::mqtt_rig::*;
 use config::MqttProtocol::{self, V4, V5};
 use config::Retained;
-use hourbucket::telemetry::metrics;
+use telemetry::metrics;
 
 /// Waits until a new subscriber of the status topic first receives `wanted`.
 fn wait_for_status(broker: &Mosquitto, wanted: &str) {

@@ -303,8 +303,8 @@ fn the_journal_fits_its_volume() {
 
 #[test]
 fn metrics_that_scale_exist() {
-    let ours = text("src/telemetry/metrics.rs")
-        + &std::fs::read_to_string(Path::new(ROOT).join("src/telemetry/catalog.rs"))
+    let ours = text("src/telemetry/src/metrics.rs")
+        + &std::fs::read_to_string(Path::new(ROOT).join("src/telemetry/src/catalog.rs"))
             .unwrap_or_default();
     for path in [
         "deploy/kubernetes/components/autoscale/hpa.yaml",

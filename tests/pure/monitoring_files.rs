@@ -12,8 +12,8 @@ use crate::support::watch::{
     CONFIG, MONITORING, RULES, RUNBOOKS, dashboards, documented, path, promtool, queries, text,
 };
 use hourbucket::accumulate::state::RejectCause;
-use hourbucket::telemetry::catalog;
 use serde_json::Value;
+use telemetry::catalog;
 
 /// The alerts in the rules, each with its block of lines.
 fn alerts() -> BTreeMap<String, String> {

@@ -17,9 +17,9 @@ use crate::support::prometheus::Prometheus;
 use crate::support::service::Service;
 use crate::support::watch::{CONFIG, RULES, dashboards, documented, promtool, queries, text};
 use crate::support::{block_on, free_port, wait_until};
-use hourbucket::telemetry::catalog::{Kind, METRICS};
 use mongodb::bson::{Document, doc};
 use serde_json::Value;
+use telemetry::catalog::{Kind, METRICS};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 /// The shipped interval is 15 s.

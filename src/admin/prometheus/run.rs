@@ -24,9 +24,9 @@ use crate::promql::{
 };
 use crate::read::ReadService;
 use crate::read::series::{Missing, SelectLimits};
-use crate::telemetry::metrics;
 use config::Promql;
 use model::rfc3339;
+use telemetry::metrics;
 
 /// Bytes of the stack on which a query is parsed and evaluated; the system provides the pages that
 /// are used.
@@ -157,7 +157,7 @@ impl Runner {
 }
 
 /// The text of a query in the log, once it is known.
-pub(super) type Shown = Arc<OnceLock<String>>;
+pub type Shown = Arc<OnceLock<String>>;
 /// Where the result goes.
 pub(super) type Reply<T> = oneshot::Sender<Result<T, PrometheusError>>;
 

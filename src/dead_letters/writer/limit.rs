@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use super::log_limit::LogLimit;
 use crate::flush::{Flusher, Permit};
 use crate::store::{Evicted, StoreError};
-use crate::telemetry::metrics;
+use telemetry::metrics;
 
 /// Interval between queries of the store's count.
 const LOOK_EVERY: Duration = Duration::from_secs(60);

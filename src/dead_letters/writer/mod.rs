@@ -45,11 +45,11 @@ use tokio::time::Instant;
 
 use crate::flush::{Flusher, Lane};
 use crate::store::{DeadLetterWritten, StoreError, StoreErrorKind};
-use crate::telemetry::metrics;
 use limit::Limit;
 use log_limit::LogLimit;
 use model::DeadLetter;
 use model::ack::{Ack, Acks};
+use telemetry::metrics;
 
 /// Maximum dead letters of one command, and bytes after which no more are added.
 const BATCH_DEAD_LETTERS_MAX: usize = 1000;

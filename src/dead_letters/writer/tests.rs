@@ -10,9 +10,9 @@ use tokio::task::JoinHandle;
 use super::*;
 use crate::flush::backoff::Backoff;
 use crate::store::memory::{Fault, MemoryStore, Verdict};
-use crate::telemetry::metrics::Source;
 use model::OWN_SOURCE;
 use model::ack::{AckOutcome, AckWaiter};
+use telemetry::metrics::Source;
 
 const MIB: usize = 1 << 20;
 const LONG_ENOUGH: Duration = Duration::from_secs(120);

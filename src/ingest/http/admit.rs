@@ -24,9 +24,9 @@ use super::tokens::{TokenFault, identify};
 use crate::access::{Credentials, Grant, Held, Protocol};
 use crate::admission::{Admission, AdmissionError};
 use crate::decode::Formats;
-use crate::telemetry::metrics;
 use config::Live;
 use model::Clock;
+use telemetry::metrics;
 
 /// The status in the metrics if the sender disconnected before the answer (nginx's 499). It is
 /// never sent.

@@ -10,8 +10,8 @@ use super::access_error::AccessError;
 use super::port::Connection;
 use crate::access::{Grant, QuotaExceeded};
 use crate::ingest::tls::ClientCertificate;
-use crate::telemetry::audit::{AuditEvent, AuditKind};
-use crate::telemetry::metrics;
+use telemetry::audit::{AuditEvent, AuditKind};
+use telemetry::metrics;
 
 /// The sender's side of the connection, an extension of each request.
 #[derive(Clone)]

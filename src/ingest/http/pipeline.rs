@@ -19,11 +19,11 @@ use super::form::{Form, NEITHER, Shape, TOO_MANY};
 use crate::access::Grant;
 use crate::admission::{AdmissionError, IngestBatch};
 use crate::decode::{self, Context, Decoder, RejectReason, Rejects, TsUnit};
-use crate::telemetry::metrics::{self, Source};
-use crate::telemetry::{hints, rejected, tail};
 use config::{Decoding, Limits};
 use model::ack::{Ack, AckOutcome, AckWaiter};
 use model::{BatchBuilder, DeadLetter, FieldLimiter, ReadingBatch};
+use telemetry::metrics::{self, Source};
+use telemetry::{hints, rejected, tail};
 
 /// Bodies up to this size, decompressed, are decoded in the request's task. At some 200 MB/s that
 /// blocks the thread for about a millisecond. Larger bodies are decoded on a blocking thread.

@@ -14,11 +14,11 @@ use crate::access::Credentials;
 use crate::ingest::connections::{OpenConnections, Pause, Place};
 use crate::ingest::proxy::{self, ProxyFault, forwarded};
 use crate::ingest::tls::ClientCertificate;
-use crate::telemetry::audit::{AuditEvent, AuditKind};
-use crate::telemetry::log_limit::{LOG_EVERY, LineLimit};
-use crate::telemetry::metrics;
 use config::{HttpTimes, Live, Proxies, ProxyHeader, Setter};
 use model::Clock;
+use telemetry::audit::{AuditEvent, AuditKind};
+use telemetry::log_limit::{LOG_EVERY, LineLimit};
+use telemetry::metrics;
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 

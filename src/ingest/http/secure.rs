@@ -20,7 +20,7 @@ use super::current::Current;
 use super::port::Port;
 use super::timed_stream::TimedStream;
 use crate::ingest::tls::{Certificates, ClientCertificate, TlsStream};
-use crate::telemetry::metrics;
+use telemetry::metrics;
 
 /// Concurrent handshakes. A core does some thousands a second, so a storm of reconnects is over in
 /// seconds, and these use a few megabytes.

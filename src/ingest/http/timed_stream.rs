@@ -24,8 +24,8 @@ use tokio::time::{Instant, Sleep, sleep, sleep_until};
 
 use super::port::Connection;
 use crate::ingest::connections::phase::{Awaited, Doing};
-use crate::telemetry::metrics;
 use config::HttpTimes;
+use telemetry::metrics;
 
 pub(super) struct TimedStream<S> {
     stream: S,

@@ -27,11 +27,11 @@ use crate::decode::RejectReason;
 use crate::ingest::mqtt::collect::{CollectedBatch, Collector, NoRoom, Take};
 use crate::ingest::mqtt::link::Message;
 use crate::ingest::mqtt::submit::submit;
-use crate::telemetry::metrics::{self, Source};
-use crate::telemetry::{hints, rejected, tail};
 use config::{Decoding, Live};
 use model::Clock;
 use model::ack::{Ack, AckOutcome};
+use telemetry::metrics::{self, Source};
+use telemetry::{hints, rejected, tail};
 
 /// Messages that may wait for a batcher. Their bytes are bounded over all batchers
 /// ([`super::shared::BYTES_MAX`]).

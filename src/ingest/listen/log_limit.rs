@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use super::connect::Client;
 use crate::decode::RejectReason;
-use crate::telemetry::log_limit::LineLimit;
 use model::Clock;
+use telemetry::log_limit::LineLimit;
 
 /// Characters of a topic that are logged.
 const TOPIC_CHARS_MAX: usize = 200;

@@ -109,9 +109,9 @@ use super::packet_fields;
 use super::tls::{CertificateError, Certificates, Files};
 use crate::access::{Credentials, GrantDefaults, TokensError};
 use crate::commit_delay::CommitDelay;
-use crate::telemetry::log_limit::LOG_EVERY;
-use crate::telemetry::metrics::Source;
 use config::{ListenMqtt, Live, Setter};
+use telemetry::log_limit::LOG_EVERY;
+use telemetry::metrics::Source;
 
 /// The setting that names the file of tokens.
 const TOKENS_KEY: &str = "listen.mqtt.tokens_file";

@@ -23,9 +23,9 @@ use crate::ingest::connections::{Pause, Place, Refusal};
 use crate::ingest::mqtt::SetupError;
 use crate::ingest::proxy::{self, ProxyFault};
 use crate::ingest::tls::{Certificates, ClientCertificate, Files, TlsError};
-use crate::telemetry::audit::{AuditEvent, AuditKind};
-use crate::telemetry::metrics;
 use config::ListenMqtt;
+use telemetry::audit::{AuditEvent, AuditKind};
+use telemetry::metrics;
 
 /// Pause after an error of the port itself (usually no file descriptor left).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);

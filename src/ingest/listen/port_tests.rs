@@ -13,9 +13,9 @@ use tokio_util::sync::CancellationToken;
 use super::*;
 use crate::access::{GrantDefaults, hash_secret};
 use crate::admission::{AdmissionControl, admission_channel};
-use crate::telemetry::metrics;
 use config::{AckMode, Config, Network};
 use model::SetClock;
+use telemetry::metrics;
 
 const LONG: Duration = Duration::from_secs(20);
 

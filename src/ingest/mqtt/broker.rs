@@ -20,10 +20,10 @@ use super::target::Target;
 use super::window::Window;
 use crate::admission::Admission;
 use crate::commit_delay::CommitDelay;
-use crate::telemetry::metrics::{self, Source};
 use config::{AckMode, Decoding, Live, Mqtt};
 use model::Clock;
 use model::ack::AckOutcome;
+use telemetry::metrics::{self, Source};
 
 /// Connection status of a broker, for readiness.
 #[derive(Debug, Clone, PartialEq, Eq)]

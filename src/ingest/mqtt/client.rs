@@ -22,8 +22,8 @@ use super::window::Window;
 use crate::admission::AdmissionError;
 use crate::commit_delay::CommitDelay;
 use crate::ingest::IngestDeps;
-use crate::telemetry::metrics::{self, Source};
 use config::{Mqtt, MqttProtocol};
+use telemetry::metrics::{self, Source};
 
 /// Starts the tasks of one broker. They end after `stop` when all accepted messages are
 /// acknowledged, or at `drained` if that comes first.

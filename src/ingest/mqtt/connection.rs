@@ -24,10 +24,10 @@ use crate::admission::IngestBatch;
 use crate::commit_delay::OpenGroup;
 use crate::decode::RejectReason;
 use crate::decode::sparkplug::Rebirth;
-use crate::telemetry::metrics::{self, Source};
-use crate::telemetry::{hints, rejected, tail};
 use model::Now;
 use model::ack::{Ack, AckOutcome};
+use telemetry::metrics::{self, Source};
+use telemetry::{hints, rejected, tail};
 
 /// A connection that lasted this long, or acknowledged anything, was useful: failed attempts before
 /// it no longer count.

@@ -24,9 +24,9 @@ use tokio_util::sync::CancellationToken;
 use super::client_certificate::ClientCertificate;
 use super::x509::Facts;
 use super::{Identity, ServerSettings, ServerTls, TlsError, server};
-use crate::telemetry::metrics;
 use config::{ClientAuth, ListenMqtt, Live, Setter, Tls, TlsVersion};
 use model::Clock;
+use telemetry::metrics;
 
 /// A connection after its handshake.
 pub(crate) type TlsStream = tokio_rustls::server::TlsStream<TcpStream>;

@@ -29,9 +29,9 @@ use crate::store::mongo::names::CATALOG;
 use crate::store::mongo::pack::WriteConcern;
 use crate::store::mongo::setup::{Failure, NAMESPACE_EXISTS, SchemaError, Setup};
 use crate::store::{StoreError, StoreErrorKind};
-use crate::telemetry::metrics;
 use model::SensorId;
 use model::catalog::{CatalogUpdate, by_sensor};
+use telemetry::metrics;
 
 /// Sensors in one round.
 const SENSORS_MAX: usize = 1000;

@@ -69,7 +69,6 @@ use super::{
     PageWriteResult, PrepareError, PrepareErrorEnd, PreparedStore, Store, StoreError,
     StoreErrorKind,
 };
-use crate::telemetry::metrics;
 use error::{all_applied, command_error, concern_error, describe};
 use limited::{in_part, limited, timed_out};
 use model::{
@@ -79,6 +78,7 @@ use model::{
 use pack::{CommandOptions, WriteConcern};
 use schema::identities::Prepared;
 use server_clock::ServerClock;
+use telemetry::metrics;
 use uri::UriError;
 use write::time_series_writer::TimeSeriesWriter;
 

@@ -41,8 +41,8 @@ use super::media;
 use super::peer::Peer;
 use super::pipeline::{self, DecodedBody};
 use super::routes::{HOOKS, with_slash};
-use crate::telemetry::metrics::Source;
 use model::{DEAD_PAYLOAD_BYTES_MAX, DeadLetter};
+use telemetry::metrics::Source;
 
 /// How long a hook waits for room. The Things Stack and ChirpStack wait some seconds for an answer.
 const PATIENCE: Duration = Duration::from_secs(4);

@@ -12,9 +12,9 @@ use super::super::error::IngestError;
 use super::super::pipeline::{DecodeOptions, Origin};
 use crate::access::Grant;
 use crate::decode::{Context, Formats, Rejects, TsUnit, UnknownName};
-use crate::telemetry::metrics::Source;
 use config::Decoding;
 use model::{BatchBuilder, DeadLetter, ReadingBatch};
+use telemetry::metrics::Source;
 
 const PREFIX: &str = "/v1/hooks/";
 

@@ -31,7 +31,7 @@ use super::pipeline::{self, DecodeOptions, Origin};
 use super::routes::{HEALTH, PING, QUERY, WRITE_V1, WRITE_V2, WRITE_V3, with_slash};
 use super::sender::shown_sender;
 use crate::decode::{Format, RejectReason, Rejects, TsUnit};
-use crate::telemetry::metrics::{self, Source};
+use telemetry::metrics::{self, Source};
 
 /// Size limit of the body of a query.
 const QUERY_BYTES_MAX: u64 = 64 << 10;

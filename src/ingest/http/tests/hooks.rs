@@ -11,9 +11,9 @@ use super::readings::{tokens_file, tokens_file_with};
 use super::rig::{Answer, Request, Rig, decoding, post};
 use crate::dead_letters::redecode::Redecoder;
 use crate::decode::RejectReason;
-use crate::telemetry::rejected;
 use model::ack::Ack;
 use model::{DeadLetter, Reading, Value};
+use telemetry::rejected;
 
 fn hook(target: &str, body: impl Into<Vec<u8>>) -> Request {
     post(body).to(&format!("/v1/hooks/{target}"))

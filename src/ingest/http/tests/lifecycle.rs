@@ -6,7 +6,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
 use super::rig::{LONG, Rig, post};
-use crate::telemetry::metrics;
+use telemetry::metrics;
 
 const S1: &str = r#"{"sensor_id":"S1","ts":"2024-03-01T10:00:00Z","temp":22.5}"#;
 

@@ -9,8 +9,8 @@ use tokio::time::timeout;
 use super::lifecycle::metric;
 use super::readings::tokens_file;
 use super::rig::{Answer, LONG, Request, Rig, post};
-use crate::telemetry::metrics;
 use config::{Network, Proxies, ProxyHeader};
+use telemetry::metrics;
 
 const SHORT: Duration = Duration::from_millis(100);
 

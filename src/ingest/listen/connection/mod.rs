@@ -46,9 +46,9 @@ use crate::decode::RejectReason;
 use crate::ingest::mqtt::link::RefusedMessage;
 use crate::ingest::shares::Owner;
 use crate::ingest::tls::ClientCertificate;
-use crate::telemetry::audit::{AuditEvent, AuditKind};
-use crate::telemetry::metrics;
 use model::Now;
+use telemetry::audit::{AuditEvent, AuditKind};
+use telemetry::metrics;
 
 /// Bytes per read. Small, because most devices send little and thousands are connected.
 const READ_BYTES: usize = 2048;

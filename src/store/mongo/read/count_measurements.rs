@@ -23,8 +23,8 @@ use crate::store::mongo::read::load::{Load, together};
 use crate::store::mongo::write::recompute_summary;
 use crate::store::retention::Extent;
 use crate::store::{LoadedBucket, LoadedPage, StoreError, StoreErrorKind};
-use crate::telemetry::metrics;
 use model::{ReadingKey, StorageMode};
+use telemetry::metrics;
 
 /// Maximum sensors per command.
 const SENSORS_MAX: usize = 100;

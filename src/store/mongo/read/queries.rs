@@ -59,7 +59,7 @@ impl MongoStore {
         }
         let begun = Instant::now();
         let result = self.limited(operation).await;
-        crate::telemetry::metrics::store_command("read", 1, begun.elapsed().as_secs_f64());
+        telemetry::metrics::store_command("read", 1, begun.elapsed().as_secs_f64());
         result?.map_err(|e| command_error(&e))
     }
 

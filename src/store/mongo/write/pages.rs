@@ -12,8 +12,8 @@ use crate::store::mongo::error::{
 use crate::store::mongo::limited::in_part;
 use crate::store::mongo::pack;
 use crate::store::{BoxFuture, PageWriteResult, StoreError, StoreErrorKind};
-use crate::telemetry::metrics;
 use model::{Gate, PageKind, PageWrite};
+use telemetry::metrics;
 
 impl MongoStore {
     /// Sends writes of one kind as one command. If the server rejects the whole command because of

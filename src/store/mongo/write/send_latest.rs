@@ -11,8 +11,8 @@ use super::latest::{Parts, StatementResult, answers, command, fault, forbidden};
 use crate::store::mongo::MongoStore;
 use crate::store::mongo::error::{command_error, describe};
 use crate::store::{BoxFuture, LatestWriteResult, StoreError, StoreErrorKind};
-use crate::telemetry::metrics;
 use model::LatestUpdate;
+use telemetry::metrics;
 
 /// A command has at most as many bytes as a document; the server adds 16 KiB for its own fields.
 const COMMAND_BYTES_MAX: usize = 16 << 20;

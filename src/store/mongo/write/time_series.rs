@@ -33,9 +33,9 @@ use crate::store::mongo::limited::in_part;
 use crate::store::mongo::names::READINGS;
 use crate::store::mongo::pack::{self, CommandOptions};
 use crate::store::{BoxFuture, PageWriteResult, StoreError, StoreErrorKind};
-use crate::telemetry::metrics;
 use model::rows::Row;
 use model::{PageKind, PageWrite};
+use telemetry::metrics;
 
 /// Maximum bytes per command, below the 16 MiB limit of a raw command.
 const COMMAND_BYTES_MAX: usize = 12 << 20;

@@ -59,7 +59,7 @@ pub fn note(source: Source, name: &str, reason: &str, n: u64, detail: &str, at_m
 }
 
 /// Records messages that were rejected in whole or in part.
-pub(crate) fn note_dead_letters(source: Source, dead_letters: &[DeadLetter]) {
+pub fn note_dead_letters(source: Source, dead_letters: &[DeadLetter]) {
     for dead_letter in dead_letters {
         note(
             source,

@@ -153,10 +153,10 @@ fn watchers() -> Vec<Arc<Watcher>> {
 
 /// The lines of a batch, until it is acknowledged.
 #[derive(Debug, Default)]
-pub(crate) struct Shown(Vec<(Arc<Watcher>, Vec<String>, u64)>);
+pub struct Shown(Vec<(Arc<Watcher>, Vec<String>, u64)>);
 
 /// The lines of a batch for those who watch now.
-pub(crate) fn readings(source: Source, batch: &ReadingBatch) -> Shown {
+pub fn readings(source: Source, batch: &ReadingBatch) -> Shown {
     let of = |watcher: Arc<Watcher>| {
         let view = watcher.view();
         let mut shown = batch
@@ -175,7 +175,7 @@ pub(crate) fn readings(source: Source, batch: &ReadingBatch) -> Shown {
 
 impl Shown {
     /// The batch is acknowledged.
-    pub(crate) fn send(self) {
+    pub fn send(self) {
         for (watcher, lines, more) in self.0 {
             lines.into_iter().for_each(|line| watcher.send(line));
             watcher.dropped.fetch_add(more, Ordering::Relaxed);

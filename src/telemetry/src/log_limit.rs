@@ -7,7 +7,7 @@ use std::time::Duration;
 /// Lines of one kind within [`LOG_EVERY`].
 const LINES_MAX: u32 = 10;
 /// The period over which lines are counted.
-pub(crate) const LOG_EVERY: Duration = Duration::from_secs(60);
+pub const LOG_EVERY: Duration = Duration::from_secs(60);
 
 /// Allows a few lines per period, and counts the suppressed ones. Pure.
 #[derive(Debug, Default)]
@@ -40,14 +40,14 @@ impl Quota {
 }
 
 /// The limit of one kind of log line.
-pub(crate) struct LineLimit {
+pub struct LineLimit {
     name: &'static str,
     quota: Mutex<Quota>,
 }
 
 impl LineLimit {
     /// `name` says in the log which lines were suppressed.
-    pub(crate) fn new(name: &'static str) -> LineLimit {
+    pub fn new(name: &'static str) -> LineLimit {
         LineLimit {
             name,
             quota: Mutex::default(),
@@ -55,7 +55,7 @@ impl LineLimit {
     }
 
     /// Writes a line, or counts it.
-    pub(crate) fn line(&self, now_ms: u64, write: impl FnOnce()) {
+    pub fn line(&self, now_ms: u64, write: impl FnOnce()) {
         self.end(now_ms);
         // Two numbers and a time, each valid by itself, so the lock stays usable after a panic.
         if self
@@ -69,7 +69,7 @@ impl LineLimit {
     }
 
     /// Logs the number of suppressed lines if the period is over.
-    pub(crate) fn end(&self, now_ms: u64) {
+    pub fn end(&self, now_ms: u64) {
         let suppressed = self
             .quota
             .lock()

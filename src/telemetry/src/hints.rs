@@ -28,7 +28,7 @@ impl Logged {
 static LOGGED: Mutex<Logged> = Mutex::new(Logged::new());
 
 /// Logs a hint, unless it was logged before. `sender`: the topic, token id or route.
-pub(crate) fn note(source: Source, sender: &str, hint: &str) {
+pub fn note(source: Source, sender: &str, hint: &str) {
     let mut logged = LOGGED.lock().unwrap_or_else(PoisonError::into_inner);
     let is_new = logged.is_new(hint);
     drop(logged);

@@ -12,7 +12,7 @@ const ADDRESS_LINES_MAX: u16 = 120;
 const SLOTS: usize = 1024;
 /// What happened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum AuditKind {
+pub enum AuditKind {
     /// Credentials were missing, wrong, expired or not valid for this port.
     AuthFailed,
     /// An address has failed too often, and is paused.
@@ -28,7 +28,7 @@ pub(crate) enum AuditKind {
 }
 
 impl AuditKind {
-    pub(super) const ALL: [AuditKind; 6] = [
+    pub const ALL: [AuditKind; 6] = [
         AuditKind::AuthFailed,
         AuditKind::AddressPaused,
         AuditKind::ConnectionRefused,
@@ -85,7 +85,7 @@ impl FileLimits {
     }
 
     /// Whether the file gets a line now; otherwise it is counted.
-    pub(super) fn allow(&mut self, kind: AuditKind, ip: IpAddr, now_ms: u64) -> bool {
+    pub fn allow(&mut self, kind: AuditKind, ip: IpAddr, now_ms: u64) -> bool {
         if self.second != now_ms / 1000 {
             (self.second, self.lines) = (now_ms / 1000, Default::default());
         }
@@ -110,7 +110,7 @@ impl FileLimits {
     }
 
     /// The numbers of lines that were left out since the last call.
-    pub(super) fn take_suppressed(&mut self) -> impl Iterator<Item = (AuditKind, u64)> + use<> {
+    pub fn take_suppressed(&mut self) -> impl Iterator<Item = (AuditKind, u64)> + use<> {
         AuditKind::ALL
             .into_iter()
             .zip(std::mem::take(&mut self.suppressed))

@@ -2,14 +2,14 @@
 //! log ([`audit`]), hints for senders ([`hints`]), the table of rejected senders ([`rejected`]) and
 //! the live view of what arrives ([`tail`]).
 
-pub(crate) mod audit;
+pub mod audit;
 mod audit_file;
 mod audit_limits;
 pub mod catalog;
-pub(crate) mod hints;
+pub mod hints;
 mod labels;
 pub mod log;
-pub(crate) mod log_limit;
+pub mod log_limit;
 pub mod metrics;
 mod process;
 pub mod rejected;

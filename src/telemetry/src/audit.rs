@@ -22,7 +22,7 @@ use std::sync::LazyLock;
 use serde::Serialize;
 
 use super::audit_file::AuditFile;
-pub(crate) use super::audit_limits::AuditKind;
+pub use super::audit_limits::AuditKind;
 use super::audit_limits::FileLimits;
 use super::log_limit::LineLimit;
 use super::metrics;
@@ -33,26 +33,26 @@ const TEXT_CHARS_MAX: usize = 200;
 
 /// An event. Fields that do not apply are empty.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct AuditEvent<'a> {
-    pub(crate) kind: AuditKind,
+pub struct AuditEvent<'a> {
+    pub kind: AuditKind,
     /// The section of the configuration: `http`, `admin`, `listen.mqtt`.
-    pub(crate) port: &'static str,
+    pub port: &'static str,
     /// The address of the other side; behind a trusted proxy, the one that the proxy names.
-    pub(crate) peer: SocketAddr,
+    pub peer: SocketAddr,
     /// Machine-readable; one of a fixed set.
-    pub(crate) reason: &'static str,
+    pub reason: &'static str,
     /// The id of its token, if it is known.
-    pub(crate) token: &'a str,
+    pub token: &'a str,
     /// The client id of an MQTT device, as it may be shown.
-    pub(crate) client: &'a str,
+    pub client: &'a str,
     /// For people: the path of a query, or why in words.
-    pub(crate) detail: &'a str,
+    pub detail: &'a str,
     /// The status of the answer to a query.
-    pub(crate) status: Option<u16>,
+    pub status: Option<u16>,
 }
 
 impl<'a> AuditEvent<'a> {
-    pub(crate) fn new(
+    pub fn new(
         kind: AuditKind,
         port: &'static str,
         peer: SocketAddr,
@@ -70,21 +70,21 @@ impl<'a> AuditEvent<'a> {
         }
     }
 
-    pub(crate) fn token<'b>(self, token: &'b str) -> AuditEvent<'b>
+    pub fn token<'b>(self, token: &'b str) -> AuditEvent<'b>
     where
         'a: 'b,
     {
         AuditEvent { token, ..self }
     }
 
-    pub(crate) fn client<'b>(self, client: &'b str) -> AuditEvent<'b>
+    pub fn client<'b>(self, client: &'b str) -> AuditEvent<'b>
     where
         'a: 'b,
     {
         AuditEvent { client, ..self }
     }
 
-    pub(crate) fn detail<'b>(self, detail: &'b str) -> AuditEvent<'b>
+    pub fn detail<'b>(self, detail: &'b str) -> AuditEvent<'b>
     where
         'a: 'b,
     {
@@ -92,7 +92,7 @@ impl<'a> AuditEvent<'a> {
     }
 
     /// Counts and logs it. Never waits.
-    pub(crate) fn record(self) {
+    pub fn record(self) {
         AUDIT.record(&self);
     }
 
@@ -165,7 +165,7 @@ static AUDIT: LazyLock<Audit> = LazyLock::new(Audit::new);
 ///
 /// # Errors
 /// It cannot be opened.
-pub(crate) fn open(settings: &config::Audit) -> Result<Option<File>, AuditError> {
+pub fn open(settings: &config::Audit) -> Result<Option<File>, AuditError> {
     use std::os::unix::fs::OpenOptionsExt as _;
 
     let Some(path) = &settings.file else {
@@ -185,25 +185,25 @@ pub(crate) fn open(settings: &config::Audit) -> Result<Option<File>, AuditError>
 /// The file of the audit log cannot be opened.
 #[derive(Debug, thiserror::Error)]
 #[error("audit.file: cannot open {} to append to it: {source}", path.display())]
-pub(crate) struct AuditError {
+pub struct AuditError {
     path: std::path::PathBuf,
     source: std::io::Error,
 }
 
 /// Writes to this file from now on, or to none. Also after a rotation, which has given the file
 /// another name.
-pub(crate) fn put(settings: &config::Audit, file: Option<File>) {
+pub fn put(settings: &config::Audit, file: Option<File>) {
     AUDIT.file.put(file, settings.lines_per_second);
 }
 
 /// Logs the numbers of lines that were left out of the normal log, if their minute is over.
-pub(crate) fn log_suppressed() {
+pub fn log_suppressed() {
     let now_ms = AUDIT.clock.now().mono_ms;
     AUDIT.log.iter().for_each(|limit| limit.end(now_ms));
 }
 
 /// The same at the end of the process; also waits a moment until the file has everything.
-pub(crate) fn close() {
+pub fn close() {
     AUDIT.log.iter().for_each(|limit| limit.end(u64::MAX));
     AUDIT.file.drain();
 }

@@ -77,7 +77,7 @@ pub fn init(log: &Log) -> Result<(), LogError> {
 ///
 /// # Errors
 /// The filter is invalid.
-pub(crate) fn set_level(level: &str) -> Result<(), LogError> {
+pub fn set_level(level: &str) -> Result<(), LogError> {
     let filter = EnvFilter::try_new(directives(level))?;
     SET_FILTER
         .get()

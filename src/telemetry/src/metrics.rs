@@ -11,7 +11,7 @@ use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 
 use super::audit_limits::AuditKind;
 use super::catalog::{Kind, METRICS, Metric};
-pub(crate) use super::labels::{AdmissionClosed, ReloadResult};
+pub use super::labels::{AdmissionClosed, ReloadResult};
 pub use super::labels::{DayResult, Source};
 use super::process;
 use model::{Clock, SystemClock};
@@ -82,7 +82,7 @@ pub fn render() -> String {
 }
 
 /// Folds recorded histogram samples. The exporter requires a call every few seconds.
-pub(crate) fn run_upkeep() {
+pub fn run_upkeep() {
     if let Some(handle) = HANDLE.get() {
         handle.run_upkeep();
     }
@@ -214,39 +214,39 @@ fn describe() {
     }
 }
 
-pub(crate) fn received(source: Source, n: u64) {
+pub fn received(source: Source, n: u64) {
     counter!("hourbucket_readings_received_total", "source" => source.label()).increment(n);
 }
 
-pub(crate) fn accepted(source: Source, n: u64) {
+pub fn accepted(source: Source, n: u64) {
     counter!("hourbucket_readings_accepted_total", "source" => source.label()).increment(n);
 }
 
 /// `reason` is one of a fixed set, so that the number of series is bounded. `retimed`: readings
 /// that got the time of receipt in place of their own; `left_out`: parts that are not stored.
-pub(crate) fn altered(source: Source, retimed: u64, left_out: u64) {
+pub fn altered(source: Source, retimed: u64, left_out: u64) {
     counter!("hourbucket_readings_retimed_total", "source" => source.label()).increment(retimed);
     counter!("hourbucket_values_left_out_total", "source" => source.label()).increment(left_out);
 }
 
-pub(crate) fn messages_empty(source: Source, n: u64) {
+pub fn messages_empty(source: Source, n: u64) {
     counter!("hourbucket_messages_empty_total", "source" => source.label()).increment(n);
 }
 
-pub(crate) fn rejected(source: Source, reason: &'static str, n: u64) {
+pub fn rejected(source: Source, reason: &'static str, n: u64) {
     counter!("hourbucket_readings_rejected_total", "source" => source.label(), "reason" => reason)
         .increment(n);
 }
 
-pub(crate) fn duplicate(n: u64) {
+pub fn duplicate(n: u64) {
     counter!("hourbucket_readings_duplicate_total").increment(n);
 }
 
-pub(crate) fn stored(mode: &'static str, n: u64) {
+pub fn stored(mode: &'static str, n: u64) {
     counter!("hourbucket_readings_stored_total", "mode" => mode).increment(n);
 }
 
-pub(crate) fn readings_in_flight(n: u64) {
+pub fn readings_in_flight(n: u64) {
     gauge!("hourbucket_readings_in_flight").set(n as f64);
 }
 
@@ -255,124 +255,124 @@ pub(crate) fn acks_pending(source: Source, n: u64) {
 }
 
 /// Adds `change` to the number that [`acks_pending`] sets.
-pub(crate) fn acks_pending_change(source: Source, change: i64) {
+pub fn acks_pending_change(source: Source, change: i64) {
     gauge!("hourbucket_acks_pending", "source" => source.label()).increment(change as f64);
 }
 
 /// `seconds`: how long the request, or the first of a group of messages, waited until all of it was
 /// durable or stored.
-pub(crate) fn acknowledged(source: Source, seconds: f64) {
+pub fn acknowledged(source: Source, seconds: f64) {
     histogram!("hourbucket_ack_seconds", "source" => source.label()).record(seconds);
 }
 
-pub(crate) fn ready(ready: bool) {
+pub fn ready(ready: bool) {
     gauge!("hourbucket_ready").set(f64::from(u8::from(ready)));
 }
 
 /// `None`: admission is open.
-pub(crate) fn intake_closed(why: Option<AdmissionClosed>) {
+pub fn intake_closed(why: Option<AdmissionClosed>) {
     for reason in AdmissionClosed::ALL {
         gauge!("hourbucket_intake_closed", "reason" => reason.label())
             .set(f64::from(u8::from(why == Some(reason))));
     }
 }
 
-pub(crate) fn store_up(up: bool) {
+pub fn store_up(up: bool) {
     gauge!("hourbucket_store_up").set(f64::from(u8::from(up)));
 }
 
-pub(crate) fn oldest_unstored_seconds(seconds: f64) {
+pub fn oldest_unstored_seconds(seconds: f64) {
     gauge!("hourbucket_oldest_unstored_seconds").set(seconds);
 }
 
-pub(crate) fn flush_age_seconds(seconds: f64) {
+pub fn flush_age_seconds(seconds: f64) {
     gauge!("hourbucket_flush_age_seconds").set(seconds);
 }
 
-pub(crate) fn progress(stalled_seconds: f64, quarantined_buckets: u64) {
+pub fn progress(stalled_seconds: f64, quarantined_buckets: u64) {
     gauge!("hourbucket_stalled_seconds").set(stalled_seconds);
     gauge!("hourbucket_quarantined_buckets").set(quarantined_buckets as f64);
 }
 
-pub(crate) fn accumulate(open_buckets: u64, bytes: u64) {
+pub fn accumulate(open_buckets: u64, bytes: u64) {
     gauge!("hourbucket_open_buckets").set(open_buckets as f64);
     gauge!("hourbucket_accumulate_bytes").set(bytes as f64);
 }
 
-pub(crate) fn accumulate_max_bytes(bytes: u64) {
+pub fn accumulate_max_bytes(bytes: u64) {
     gauge!("hourbucket_accumulate_max_bytes").set(bytes as f64);
 }
 
-pub(crate) fn journal(max_bytes: u64, unstored_entries: u64) {
+pub fn journal(max_bytes: u64, unstored_entries: u64) {
     gauge!("hourbucket_journal_max_bytes").set(max_bytes as f64);
     gauge!("hourbucket_journal_unstored_entries").set(unstored_entries as f64);
 }
 
 /// `written`: since the start.
-pub(crate) fn journal_backlog(unstored: u64, written: u64) {
+pub fn journal_backlog(unstored: u64, written: u64) {
     gauge!("hourbucket_journal_unstored_bytes").set(unstored as f64);
     counter!("hourbucket_journal_written_bytes_total").absolute(written);
 }
 
-pub(crate) fn journal_bytes(bytes: u64) {
+pub fn journal_bytes(bytes: u64) {
     gauge!("hourbucket_journal_bytes").set(bytes as f64);
 }
 
-pub(crate) fn journal_sync(seconds: f64) {
+pub fn journal_sync(seconds: f64) {
     histogram!("hourbucket_journal_sync_seconds").record(seconds);
 }
 
 /// `seconds`: 0 while the writer waits for ingest batches.
-pub(crate) fn journal_commit_age(seconds: f64) {
+pub fn journal_commit_age(seconds: f64) {
     gauge!("hourbucket_journal_commit_age_seconds").set(seconds);
 }
 
 /// Records a command to the store that held this many `statements`. `kind` is one of
 /// [`STORE_COMMANDS`], so that its series exist from the start.
-pub(crate) fn store_command(kind: &'static str, statements: u64, seconds: f64) {
+pub fn store_command(kind: &'static str, statements: u64, seconds: f64) {
     counter!("hourbucket_store_statements_total", "kind" => kind).increment(statements);
     histogram!("hourbucket_store_write_seconds", "kind" => kind).record(seconds);
 }
 
 /// `kind` is one of [`STORE_ERRORS`].
-pub(crate) fn store_error(kind: &'static str, n: u64) {
+pub fn store_error(kind: &'static str, n: u64) {
     counter!("hourbucket_store_errors_total", "kind" => kind).increment(n);
 }
 
-pub(crate) fn store_retry() {
+pub fn store_retry() {
     counter!("hourbucket_store_retries_total").increment(1);
 }
 
-pub(crate) fn buckets_forgotten(n: u64) {
+pub fn buckets_forgotten(n: u64) {
     counter!("hourbucket_buckets_forgotten_total").increment(n);
 }
 
-pub(crate) fn store_conflicts(n: u64) {
+pub fn store_conflicts(n: u64) {
     counter!("hourbucket_store_conflicts_total").increment(n);
 }
 
-pub(crate) fn dead_letter(reason: &str, n: u64) {
+pub fn dead_letter(reason: &str, n: u64) {
     counter!("hourbucket_dead_letters_total", "reason" => reason.to_owned()).increment(n);
 }
 
-pub(crate) fn dead_letters_postponed(n: u64) {
+pub fn dead_letters_postponed(n: u64) {
     gauge!("hourbucket_dead_letters_postponed").set(n as f64);
 }
 
 /// `cause` is `limit`, `refused` or `behind`.
-pub(crate) fn dead_letters_dropped(cause: &'static str, n: u64) {
+pub fn dead_letters_dropped(cause: &'static str, n: u64) {
     counter!("hourbucket_dead_letters_dropped_total", "cause" => cause).increment(n);
 }
 
-pub(crate) fn dead_letters_bytes(bytes: u64) {
+pub fn dead_letters_bytes(bytes: u64) {
     gauge!("hourbucket_dead_letters_bytes").set(bytes as f64);
 }
 
-pub(crate) fn dead_letters_max_bytes(bytes: u64) {
+pub fn dead_letters_max_bytes(bytes: u64) {
     gauge!("hourbucket_dead_letters_max_bytes").set(bytes as f64);
 }
 
-pub(crate) fn latest_updates(written: u64, reduced: u64, refused: u64) {
+pub fn latest_updates(written: u64, reduced: u64, refused: u64) {
     counter!("hourbucket_latest_updates_total", "result" => "written").increment(written);
     counter!("hourbucket_latest_updates_total", "result" => "reduced").increment(reduced);
     counter!("hourbucket_latest_updates_total", "result" => "refused").increment(refused);
@@ -380,13 +380,13 @@ pub(crate) fn latest_updates(written: u64, reduced: u64, refused: u64) {
 
 /// Counts a PromQL query as running until the result is dropped.
 #[must_use]
-pub(crate) fn promql_running() -> PromqlRunning {
+pub fn promql_running() -> PromqlRunning {
     gauge!("hourbucket_promql_queries_running").increment(1.0);
     PromqlRunning
 }
 
 /// A running query; see [`promql_running`].
-pub(crate) struct PromqlRunning;
+pub struct PromqlRunning;
 
 impl Drop for PromqlRunning {
     fn drop(&mut self) {
@@ -394,27 +394,27 @@ impl Drop for PromqlRunning {
     }
 }
 
-pub(crate) fn sensors(known: u64, silent: u64) {
+pub fn sensors(known: u64, silent: u64) {
     gauge!("hourbucket_sensors_known").set(known as f64);
     gauge!("hourbucket_sensors_silent").set(silent as f64);
 }
 
-pub(crate) fn catalog_updates(written: u64, refused: u64) {
+pub fn catalog_updates(written: u64, refused: u64) {
     counter!("hourbucket_catalog_updates_total", "result" => "written").increment(written);
     counter!("hourbucket_catalog_updates_total", "result" => "refused").increment(refused);
 }
 
-pub(crate) fn latest_waiting(sensors: u64, bytes: u64) {
+pub fn latest_waiting(sensors: u64, bytes: u64) {
     gauge!("hourbucket_latest_sensors").set(sensors as f64);
     gauge!("hourbucket_latest_bytes").set(bytes as f64);
 }
 
-pub(crate) fn days_computed(result: DayResult, days: u64) {
+pub fn days_computed(result: DayResult, days: u64) {
     counter!("hourbucket_rollup_computed_total", "result" => result.label()).increment(days);
 }
 
 /// `overdue_s`: how long the most overdue day has been due.
-pub(crate) fn rollup_pending(days: u64, bytes: u64, overdue_s: f64) {
+pub fn rollup_pending(days: u64, bytes: u64, overdue_s: f64) {
     gauge!("hourbucket_rollup_pending").set(days as f64);
     gauge!("hourbucket_rollup_bytes").set(bytes as f64);
     gauge!("hourbucket_rollup_overdue_seconds").set(overdue_s);
@@ -422,34 +422,34 @@ pub(crate) fn rollup_pending(days: u64, bytes: u64, overdue_s: f64) {
 
 /// Counts pages whose readings were removed. `lag_s`: for how long the oldest page with readings
 /// has been due.
-pub(crate) fn readings_removed(pages: u64, lag_s: f64) {
+pub fn readings_removed(pages: u64, lag_s: f64) {
     counter!("hourbucket_readings_removed_pages_total").increment(pages);
     gauge!("hourbucket_readings_removal_lag_seconds").set(lag_s);
     readings_removals_failed(0);
 }
 
-pub(crate) fn readings_removals_failed(commands: u64) {
+pub fn readings_removals_failed(commands: u64) {
     counter!("hourbucket_readings_removal_errors_total").increment(commands);
 }
 
 /// `left_out`: sensors beyond `enrich.max_sensors`.
-pub(crate) fn registry(sensors: u64, left_out: u64) {
+pub fn registry(sensors: u64, left_out: u64) {
     gauge!("hourbucket_registry_sensors").set(sensors as f64);
     gauge!("hourbucket_registry_left_out").set(left_out as f64);
 }
 
 /// Counts an attempt to load the whole registry.
-pub(crate) fn registry_load(ok: bool) {
+pub fn registry_load(ok: bool) {
     counter!("hourbucket_registry_loads_total", "result" => if ok { "ok" } else { "failed" })
         .increment(1);
 }
 
-pub(crate) fn registry_changes(n: u64) {
+pub fn registry_changes(n: u64) {
     counter!("hourbucket_registry_changes_total").increment(n);
 }
 
 /// `broker` is host and port, without credentials. Also creates the counters of the broker.
-pub(crate) fn mqtt_connected(broker: &str, connected: bool) {
+pub fn mqtt_connected(broker: &str, connected: bool) {
     gauge!("hourbucket_mqtt_connected", "broker" => broker.to_owned())
         .set(f64::from(u8::from(connected)));
     counter!("hourbucket_mqtt_reconnects_total", "broker" => broker.to_owned()).increment(0);
@@ -457,12 +457,12 @@ pub(crate) fn mqtt_connected(broker: &str, connected: bool) {
     sparkplug_rebirths(broker, 0);
 }
 
-pub(crate) fn mqtt_reconnect(broker: &str) {
+pub fn mqtt_reconnect(broker: &str) {
     counter!("hourbucket_mqtt_reconnects_total", "broker" => broker.to_owned()).increment(1);
 }
 
 /// `full_seconds`: whole seconds, since the last call, for which the window was full.
-pub(crate) fn mqtt_window(broker: &str, unacked: u64, oldest_seconds: f64, full_seconds: u64) {
+pub fn mqtt_window(broker: &str, unacked: u64, oldest_seconds: f64, full_seconds: u64) {
     gauge!("hourbucket_mqtt_unacked", "broker" => broker.to_owned()).set(unacked as f64);
     gauge!("hourbucket_mqtt_oldest_unacked_seconds", "broker" => broker.to_owned())
         .set(oldest_seconds);
@@ -471,11 +471,11 @@ pub(crate) fn mqtt_window(broker: &str, unacked: u64, oldest_seconds: f64, full_
 }
 
 /// Counts retained messages that were acknowledged and skipped: already received, or not wanted.
-pub(crate) fn mqtt_left_out(broker: &str, n: u64) {
+pub fn mqtt_left_out(broker: &str, n: u64) {
     counter!("hourbucket_mqtt_left_out_total", "broker" => broker.to_owned()).increment(n);
 }
 
-pub(crate) fn sparkplug_rebirth(broker: &str) {
+pub fn sparkplug_rebirth(broker: &str) {
     sparkplug_rebirths(broker, 1);
 }
 
@@ -483,7 +483,7 @@ fn sparkplug_rebirths(broker: &str, n: u64) {
     counter!("hourbucket_sparkplug_rebirths_total", "broker" => broker.to_owned()).increment(n);
 }
 
-pub(crate) fn quota_exceeded(limit: &'static str) {
+pub fn quota_exceeded(limit: &'static str) {
     quota_exceeded_by(limit, 1);
 }
 
@@ -492,34 +492,34 @@ fn quota_exceeded_by(limit: &'static str, n: u64) {
 }
 
 /// Adds `change` to the number of connected devices.
-pub(crate) fn mqtt_direct_connections_change(change: i64) {
+pub fn mqtt_direct_connections_change(change: i64) {
     gauge!("hourbucket_mqtt_direct_connections").increment(change as f64);
 }
 
-pub(crate) fn mqtt_direct_connect(result: &'static str) {
+pub fn mqtt_direct_connect(result: &'static str) {
     counter!("hourbucket_mqtt_direct_connects_total", "result" => result).increment(1);
 }
 
-pub(crate) fn mqtt_direct_disconnect(reason: &'static str) {
+pub fn mqtt_direct_disconnect(reason: &'static str) {
     counter!("hourbucket_mqtt_direct_disconnects_total", "reason" => reason).increment(1);
 }
 
 /// Adds `change` to the number of open connections of an HTTP port.
-pub(crate) fn http_connections_change(port: &'static str, change: i64) {
+pub fn http_connections_change(port: &'static str, change: i64) {
     gauge!("hourbucket_http_connections", "port" => port).increment(change as f64);
 }
 
-pub(crate) fn http_connection_refused(port: &'static str, reason: &'static str) {
+pub fn http_connection_refused(port: &'static str, reason: &'static str) {
     counter!("hourbucket_http_connections_refused_total", "port" => port, "reason" => reason)
         .increment(1);
 }
 
-pub(crate) fn http_connection_closed(port: &'static str, reason: &'static str) {
+pub fn http_connection_closed(port: &'static str, reason: &'static str) {
     counter!("hourbucket_http_connections_closed_total", "port" => port, "reason" => reason)
         .increment(1);
 }
 
-pub(crate) fn auth_failure(port: &'static str, reason: &'static str) {
+pub fn auth_failure(port: &'static str, reason: &'static str) {
     counter!("hourbucket_auth_failures_total", "port" => port, "reason" => reason).increment(1);
 }
 
@@ -534,7 +534,7 @@ pub(super) fn audit_dropped(reason: &'static str) {
 }
 
 /// `route` is the pattern, not the path: the number of series is bounded.
-pub(crate) fn http_request(route: &'static str, status: u16, seconds: f64) {
+pub fn http_request(route: &'static str, status: u16, seconds: f64) {
     counter!("hourbucket_http_requests_total", "route" => route, "status" => status.to_string())
         .increment(1);
     histogram!("hourbucket_http_request_seconds", "route" => route).record(seconds);
@@ -542,37 +542,37 @@ pub(crate) fn http_request(route: &'static str, status: u16, seconds: f64) {
 
 /// `not_after_s`, `crl_until_s`: in seconds since 1970, the expiry of the certificate and the time
 /// by which a revocation list is to be replaced. `ok`: the files on disk are usable.
-pub(crate) fn tls(port: &'static str, not_after_s: i64, crl_until_s: Option<i64>, ok: bool) {
+pub fn tls(port: &'static str, not_after_s: i64, crl_until_s: Option<i64>, ok: bool) {
     let until_s = crl_until_s.map_or(f64::INFINITY, |until_s| until_s as f64);
     gauge!("hourbucket_tls_crl_next_update_seconds", "port" => port).set(until_s);
     gauge!("hourbucket_tls_not_after_seconds", "port" => port).set(not_after_s as f64);
     gauge!("hourbucket_tls_files_ok", "port" => port).set(f64::from(u8::from(ok)));
 }
 
-pub(crate) fn tls_read(port: &'static str, ok: bool) {
+pub fn tls_read(port: &'static str, ok: bool) {
     let result = if ok { "ok" } else { "failed" };
     counter!("hourbucket_tls_reads_total", "port" => port, "result" => result).increment(1);
 }
 
-pub(crate) fn tls_handshake(port: &'static str, result: &'static str) {
+pub fn tls_handshake(port: &'static str, result: &'static str) {
     counter!("hourbucket_tls_handshakes_total", "port" => port, "result" => result).increment(1);
 }
 
-pub(crate) fn config_reload(result: ReloadResult, n: u64) {
+pub fn config_reload(result: ReloadResult, n: u64) {
     counter!("hourbucket_config_reloads_total", "result" => result.label()).increment(n);
 }
 
 /// Whether the newest settings are valid and in effect, as far as they can be without a restart.
-pub(crate) fn config_valid(valid: bool) {
+pub fn config_valid(valid: bool) {
     gauge!("hourbucket_config_last_reload_successful").set(f64::from(u8::from(valid)));
 }
 
 /// `at_s`: seconds since 1970.
-pub(crate) fn config_taken_over(at_s: i64) {
+pub fn config_taken_over(at_s: i64) {
     gauge!("hourbucket_config_last_reload_success_timestamp_seconds").set(at_s as f64);
 }
 
-pub(crate) fn store_mode(mode: &'static str) {
+pub fn store_mode(mode: &'static str) {
     gauge!("hourbucket_store_mode", "mode" => mode).set(1.0);
 }
 

@@ -30,7 +30,7 @@ impl Source {
 
 /// Why admission is closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum AdmissionClosed {
+pub enum AdmissionClosed {
     Full,
     Stopping,
     /// A part has failed permanently.
@@ -38,7 +38,7 @@ pub(crate) enum AdmissionClosed {
 }
 
 impl AdmissionClosed {
-    pub(super) const ALL: [AdmissionClosed; 3] = [
+    pub const ALL: [AdmissionClosed; 3] = [
         AdmissionClosed::Full,
         AdmissionClosed::Stopping,
         AdmissionClosed::Broken,
@@ -88,7 +88,7 @@ impl DayResult {
 
 /// The result of a reload of the configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum ReloadResult {
+pub enum ReloadResult {
     /// Every changed key was applied.
     Applied,
     /// Some keys need a restart; the others were applied.
@@ -98,14 +98,14 @@ pub(crate) enum ReloadResult {
 }
 
 impl ReloadResult {
-    pub(super) const ALL: [ReloadResult; 3] = [
+    pub const ALL: [ReloadResult; 3] = [
         ReloadResult::Applied,
         ReloadResult::RestartNeeded,
         ReloadResult::Invalid,
     ];
 
     /// The value of the label `result`, and of `result` in `/readyz`.
-    pub(crate) fn label(self) -> &'static str {
+    pub fn label(self) -> &'static str {
         match self {
             ReloadResult::Applied => "applied",
             ReloadResult::RestartNeeded => "restart_needed",
