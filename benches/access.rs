@@ -21,8 +21,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use config::Config;
+use decode::{Context, Format, Rejects, decode};
 use hourbucket::access::{Grant, GrantDefaults, Quota, Tokens, hash_secret};
-use hourbucket::decode::{Context, Format, Rejects, decode};
 use model::{BatchBuilder, Now, SensorPatterns};
 
 const NOW: i64 = 1_709_290_800_000;

@@ -15,7 +15,7 @@
 use std::fmt::Write;
 
 use config::Config;
-use hourbucket::decode::{Context, Format, Rejects, decode};
+use decode::{Context, Format, Rejects, decode};
 use model::BatchBuilder;
 
 /// The service's allocator.

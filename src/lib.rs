@@ -47,7 +47,6 @@ pub mod app;
 pub mod cli;
 pub mod commit_delay;
 pub mod dead_letters;
-pub mod decode;
 pub mod enrich;
 pub mod flush;
 pub mod ingest;

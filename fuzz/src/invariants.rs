@@ -3,9 +3,9 @@
 
 use std::time::Duration;
 
-use super::decode::sparkplug::Sparkplug;
-use super::decode::{Context, Decoder, Formats, Rejects};
 use config::{Config, Decoding};
+use decode::sparkplug::Sparkplug;
+use decode::{Context, Decoder, Formats, Rejects};
 use model::{BatchBuilder, ReadingBatch, Value};
 
 /// 2024-03-01T11:00:00Z

@@ -12,8 +12,6 @@
 
 #[path = "../../src/ingest/listen/codec.rs"]
 mod codec;
-#[path = "../../src/decode/mod.rs"]
-mod decode;
 #[path = "../../src/ingest/listen/frames.rs"]
 mod frames;
 #[path = "../../src/ingest/proxy/forwarded.rs"]

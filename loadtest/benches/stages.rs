@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use config::Config;
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
+use decode::{Context, Format, Rejects, TsUnit, decode};
 use hourbucket::accumulate::PageLimits;
 use hourbucket::accumulate::state::{RowRef, Shard, ShardSettings};
 use hourbucket::admission::{AdmissionControl, IngestBatch, admission_channel};
-use hourbucket::decode::{Context, Format, Rejects, TsUnit, decode};
 use hourbucket::flush::backoff::Backoff;
 use hourbucket::flush::due::DuePolicy;
 use hourbucket::journal::fs::RealFs;

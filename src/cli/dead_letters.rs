@@ -11,10 +11,10 @@ use super::output::{MAINTENANCE_FAILED, maintenance_failed, print_if_read, print
 use crate::accumulate::state::RejectCause;
 use crate::dead_letters::filter::{DeadLetterFilter, line};
 use crate::dead_letters::replay;
-use crate::decode::RejectReason;
 use crate::maintain::{moment, report::printable};
 use crate::store::mongo::{DeadLetterDocument, MongoStore};
 use config::Config;
+use decode::RejectReason;
 use model::{Clock, SystemClock};
 use telemetry::log;
 use telemetry::metrics::Source;

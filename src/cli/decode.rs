@@ -3,11 +3,9 @@
 use std::io::{self, Write};
 use std::time::Duration;
 
-use crate::decode::topic::{Captured, TopicTemplate};
-use crate::decode::{
-    Context, Formats, RejectReason, Rejects, TsUnit, sparkplug, stands_for_number, time,
-};
 use config::{Config, Decoding, write_duration};
+use decode::topic::{Captured, TopicTemplate};
+use decode::{Context, Formats, RejectReason, Rejects, TsUnit, sparkplug, stands_for_number, time};
 use model::{BatchBuilder, ReadingBatch, ReadingRef, ValueRef};
 
 /// What payloads are decoded with.

@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use std::io::{self, Write};
 
 use super::decode::{Decode, DecodeOutput, DecodeRequest, run as decode};
-use crate::decode::{Format, Formats, sparkplug, unpadded};
+use decode::{Format, Formats, sparkplug, unpadded};
 
 /// Shown lines of the readings that a format would store.
 const LINES_MAX: usize = 3;

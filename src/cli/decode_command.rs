@@ -7,8 +7,8 @@ use std::process::ExitCode;
 use super::decode::{Decode, DecodeOutput, DecodeRequest, run};
 use super::decode_all;
 use super::output::{StandardOutput, fail, print_line};
-use crate::decode::{Formats, sparkplug};
 use config::Config;
+use decode::{Formats, sparkplug};
 use model::{Clock, SystemClock, compression};
 
 /// The exit code of a payload that holds no reading and is not wrong.

@@ -16,10 +16,10 @@
 
 use std::sync::Arc;
 
-use crate::decode::{self, Context, Format, Formats, RejectReason, Rejects};
 use crate::ingest::http::HookTarget;
 use crate::ingest::mqtt::{CollectedBatch, Collector, CollectorSettings, SetupError};
 use config::{Config, Decoding, Mqtt, Subscription};
+use decode::{Context, Format, Formats, RejectReason, Rejects};
 use model::{BatchBuilder, DeadLetter, ReadingBatch};
 use telemetry::metrics::Source;
 

@@ -4,8 +4,6 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-use hourbucket::decode;
-
 #[path = "../../src/ingest/listen/codec.rs"]
 #[allow(dead_code, unreachable_pub, reason = "the service uses the rest")]
 mod codec;

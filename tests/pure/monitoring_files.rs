@@ -180,7 +180,7 @@ fn unknown(expr: &str) -> Vec<String> {
             .filter(|(label, _)| label == "reason" && name.contains("rejected"))
         {
             let known = |reason: &str| {
-                hourbucket::decode::RejectReason::ALL
+                decode::RejectReason::ALL
                     .iter()
                     .any(|known| known.as_str() == reason)
                     || [RejectCause::Quarantined, RejectCause::ReadingsRemoved]

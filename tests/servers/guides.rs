@@ -169,7 +169,7 @@ fn reasons_are_listed() {
     let listed: BTreeSet<&str> = rows.collect();
     assert_eq!(
         listed,
-        hourbucket::decode::RejectReason::ALL
+        decode::RejectReason::ALL
             .iter()
             .map(|reason| reason.as_str())
             .collect()

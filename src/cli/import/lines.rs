@@ -4,7 +4,7 @@ use std::io::{self, BufRead, BufReader, Read};
 
 use super::record::{LocalReject, Record, Records};
 use super::source::Source;
-use crate::decode::unpadded;
+use decode::unpadded;
 
 /// Longest line. A file with longer ones is not a file of readings, or lacks line ends.
 pub(super) const LINE_BYTES_MAX: usize = 1 << 20;

@@ -16,7 +16,7 @@ use super::csv_reader::{Limited, io_error, not_closed, reader};
 use super::lines::Lines;
 use super::record::{LocalReject, Record, Records};
 use super::source::{BOM, Input, SourceError};
-use crate::decode::time;
+use decode::time;
 
 /// Texts of a cell without a value, in lower case.
 const NO_VALUE: [&str; 10] = [

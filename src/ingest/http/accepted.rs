@@ -1,6 +1,6 @@
 //! The values of Content-Type that the port accepts, also for error messages.
 
-use crate::decode::Format;
+use decode::Format;
 
 /// Pairs `name=value`, which become an object. curl sends this type unless it is given another.
 pub(super) const FORM: &str = "application/x-www-form-urlencoded";

@@ -23,8 +23,8 @@ use super::sender::Sender;
 use super::tokens::{TokenFault, identify};
 use crate::access::{Credentials, Grant, Held, Protocol};
 use crate::admission::{Admission, AdmissionError};
-use crate::decode::Formats;
 use config::Live;
+use decode::Formats;
 use model::Clock;
 use telemetry::metrics;
 

@@ -7,7 +7,7 @@ use axum::response::Response;
 use serde::Serialize;
 
 use super::json_response::json;
-use crate::decode::{LeftOut, Reject, Rejects};
+use decode::{LeftOut, Reject, Rejects};
 use model::ReadingBatch;
 
 #[derive(Debug, Serialize)]
@@ -55,7 +55,7 @@ struct Error<'a> {
 }
 
 /// 200 if any reading was accepted, otherwise 400. `errors` lists the rejects that the decoder kept
-/// ([`crate::decode::KEPT_MAX`]), enough for each reading of a usual batch; `rejected` counts all.
+/// ([`decode::KEPT_MAX`]), enough for each reading of a usual batch; `rejected` counts all.
 ///
 /// A body without any reading (`[]`, an empty NDJSON) is 400 as well, with `rejected` 0 and the
 /// error `no_readings`. 2xx means that readings are safe, and a sender that believes it sent some

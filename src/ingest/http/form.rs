@@ -11,7 +11,7 @@
 
 use form_urlencoded::parse;
 
-use crate::decode::{Decoder, bare_value_as_json, unpadded};
+use decode::{Decoder, bare_value_as_json, unpadded};
 
 /// Most pairs in one query or body, as many as keys in a reading of the native format.
 const PAIRS_MAX: usize = 512;

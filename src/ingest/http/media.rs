@@ -5,7 +5,7 @@ use axum::http::{HeaderMap, HeaderValue};
 
 use super::accepted::{FORM, MEDIA_TYPES};
 use super::error::IngestError;
-use crate::decode::Format;
+use decode::Format;
 
 /// The format that Content-Type names; JSON if the header is missing. Parameters (`charset=utf-8`)
 /// are ignored: the decoder accepts UTF-8 only and rejects anything else with a reason.

@@ -94,9 +94,9 @@ use self::routes::{HOOKS_BEGIN, READINGS, with_slash};
 use self::server::End;
 use crate::access::{Credentials, GrantDefaults, TokensError};
 use crate::admission::Admission;
-use crate::decode::Formats;
 use crate::ingest::tls::{CertificateError, Certificates, Files, OnTls, TlsError};
 use config::{Live, Setter};
+use decode::Formats;
 use model::Clock;
 
 /// How long connections may take to send the last answers after the last request is done.

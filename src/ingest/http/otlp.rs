@@ -29,8 +29,8 @@ use super::peer::Peer;
 use super::pipeline::{self, DecodeOptions, Origin};
 use super::routes::{METRICS, with_slash};
 use super::sender::shown_sender;
-use crate::decode::otlp::Encoding;
-use crate::decode::{RejectReason, Rejects};
+use decode::otlp::Encoding;
+use decode::{RejectReason, Rejects};
 use model::ReadingBatch;
 use model::protobuf;
 

@@ -20,7 +20,7 @@ use super::form::Form;
 use super::media;
 use super::pipeline::{self, DecodeOptions, Origin};
 use super::sender::shown_sender;
-use crate::decode::{UnknownFormat, UnknownName};
+use decode::{UnknownFormat, UnknownName};
 
 pub(super) async fn post(State(shared): State<Arc<Shared>>, request: Request) -> Response {
     let (parts, body) = request.into_parts();

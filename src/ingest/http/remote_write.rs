@@ -31,8 +31,8 @@ use super::peer::Peer;
 use super::pipeline::{self, DecodeOptions, Origin};
 use super::routes::{REMOTE_WRITE, with_slash};
 use super::sender::shown_sender;
-use crate::decode::Rejects;
-use crate::decode::remote_write::Message;
+use decode::Rejects;
+use decode::remote_write::Message;
 use model::ReadingBatch;
 
 /// Rejects that an answer describes; the others are only counted.

@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use super::connect::Client;
-use crate::decode::RejectReason;
+use decode::RejectReason;
 use model::Clock;
 use telemetry::log_limit::LineLimit;
 

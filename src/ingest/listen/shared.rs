@@ -8,10 +8,10 @@ use super::authorization::LiveCredentials;
 use super::clients::Clients;
 use super::large::LargeBudget;
 use super::log_limit::LimitedLog;
-use crate::decode::topic::filter_matches;
 use crate::ingest::IngestDeps;
 use crate::ingest::connections::OpenConnections;
 use config::ListenMqtt;
+use decode::topic::filter_matches;
 
 /// The section of the configuration.
 pub(super) const NAME: &str = "listen.mqtt";

@@ -4,7 +4,7 @@
 //! It is written at most every [`EVERY`] while births change, and at the end: to a temporary file,
 //! synced, renamed, and the directory synced. A crash therefore leaves the old file or the new one.
 //! A file that is damaged, or missing, costs rebirths only. Its size is bounded by
-//! [`crate::decode::sparkplug::BYTES_MAX`].
+//! [`decode::sparkplug::BYTES_MAX`].
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};

@@ -92,7 +92,7 @@ pub(super) struct Broker {
     pub(super) pending_reported: i64,
     /// Where births are kept; `None`: nowhere.
     pub(super) births_file: Option<PathBuf>,
-    /// [`Sparkplug::changes`](crate::decode::sparkplug::Sparkplug::changes) of the kept births.
+    /// [`Sparkplug::changes`](decode::sparkplug::Sparkplug::changes) of the kept births.
     pub(super) births_kept: u64,
     /// Since when a write may start, and the write in progress.
     pub(super) births_due_ms: u64,

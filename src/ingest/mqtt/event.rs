@@ -7,7 +7,7 @@ use bytes::Bytes;
 use super::observe::Ended;
 use super::silence::Silent;
 use crate::access;
-use crate::decode::RejectReason;
+use decode::RejectReason;
 
 /// The acknowledgement that a message requires.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -8,8 +8,8 @@ mod contents;
 use std::time::Duration;
 
 use config::Limits;
-use hourbucket::decode::sparkplug::Sparkplug;
-use hourbucket::decode::{Context, Format, Reject, RejectReason, Rejects, TsUnit, decode};
+use decode::sparkplug::Sparkplug;
+use decode::{Context, Format, Reject, RejectReason, Rejects, TsUnit, decode};
 use model::{BatchBuilder, Reading, ReadingBatch};
 use proptest::prelude::*;
 

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use hourbucket::decode::{Format, RejectReason};
+use decode::{Format, RejectReason};
 use model::{Reading, Value};
 use proptest::prelude::*;
 

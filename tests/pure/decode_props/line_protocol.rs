@@ -1,6 +1,6 @@
 //! Properties of line protocol: readings are unchanged, and damage invents none.
 
-use hourbucket::decode::{Format, Rejects};
+use decode::{Format, Rejects};
 use model::{Reading, Value};
 use proptest::prelude::*;
 

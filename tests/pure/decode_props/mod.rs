@@ -9,7 +9,7 @@ mod line_protocol;
 use std::time::Duration;
 
 use config::Limits;
-use hourbucket::decode::{Context, Format, Rejects, decode};
+use decode::{Context, Format, Rejects, decode};
 use model::{BatchBuilder, Reading, Value};
 use proptest::prelude::*;
 

@@ -22,10 +22,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use config::{Config, Line};
-use hourbucket::decode::sparkplug::Sparkplug;
-use hourbucket::decode::{
-    Captured, Context, Formats, RejectReason, Rejects, TopicTemplate, TsUnit,
-};
+use decode::sparkplug::Sparkplug;
+use decode::{Captured, Context, Formats, RejectReason, Rejects, TopicTemplate, TsUnit};
 use model::{BatchBuilder, Reading, Value};
 use serde_json::Value as Json;
 

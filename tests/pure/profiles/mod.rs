@@ -10,7 +10,7 @@ mod platforms;
 use std::time::Duration;
 
 use config::Config;
-use hourbucket::decode::{Context, Formats, Rejects};
+use decode::{Context, Formats, Rejects};
 use model::{BatchBuilder, Reading, Value};
 
 /// 2024-03-01T11:00:00Z

@@ -7,8 +7,8 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::response::Response;
 use serde_json::json;
 
-use crate::decode::RejectReason;
 use crate::ingest::http::json_response::json;
+use decode::RejectReason;
 
 pub(super) const CONFIRMATION: RejectReason = RejectReason::DestinationConfirmation;
 

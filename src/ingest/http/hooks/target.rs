@@ -11,8 +11,8 @@ use super::super::encoding::Encoding;
 use super::super::error::IngestError;
 use super::super::pipeline::{DecodeOptions, Origin};
 use crate::access::Grant;
-use crate::decode::{Context, Formats, Rejects, TsUnit, UnknownName};
 use config::Decoding;
+use decode::{Context, Formats, Rejects, TsUnit, UnknownName};
 use model::{BatchBuilder, DeadLetter, ReadingBatch};
 use telemetry::metrics::Source;
 

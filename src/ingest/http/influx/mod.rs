@@ -30,7 +30,7 @@ use super::peer::Peer;
 use super::pipeline::{self, DecodeOptions, Origin};
 use super::routes::{HEALTH, PING, QUERY, WRITE_V1, WRITE_V2, WRITE_V3, with_slash};
 use super::sender::shown_sender;
-use crate::decode::{Format, RejectReason, Rejects, TsUnit};
+use decode::{Format, RejectReason, Rejects, TsUnit};
 use telemetry::metrics::{self, Source};
 
 /// Size limit of the body of a query.

@@ -10,7 +10,7 @@ use tokio::net::TcpStream;
 use super::readings::{tokens_file, tokens_file_with};
 use super::rig::{Answer, Request, Rig, decoding, post};
 use crate::dead_letters::redecode::Redecoder;
-use crate::decode::RejectReason;
+use decode::RejectReason;
 use model::ack::Ack;
 use model::{DeadLetter, Reading, Value};
 use telemetry::rejected;

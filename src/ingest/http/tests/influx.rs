@@ -5,8 +5,8 @@ use serde_json::json;
 
 use super::readings::tokens_file;
 use super::rig::{Answer, Request, Rig, decoding, post};
-use crate::decode::KEPT_MAX;
 use crate::ingest::http::routes::{HEALTH, PING, QUERY, WRITE_V1, WRITE_V2, WRITE_V3};
+use decode::KEPT_MAX;
 use model::Value;
 
 const T: i64 = 1_709_287_200_000;

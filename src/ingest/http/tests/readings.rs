@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::rig::{LONG, Request, Rig, decoding, post};
 use crate::access::hash_secret;
-use crate::decode::KEPT_MAX;
+use decode::KEPT_MAX;
 use model::Value;
 
 const S1: &str = r#"{"sensor_id":"S1","ts":"2024-03-01T10:00:00Z","values":{"temp":22.5}}"#;

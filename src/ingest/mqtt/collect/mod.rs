@@ -12,12 +12,10 @@ use super::link::Message;
 use super::retained::{Accepted, Note};
 use super::target::SetupError;
 use crate::access::Grant;
-use crate::decode::sparkplug::{Rebirth, Sparkplug};
-use crate::decode::topic::{TopicTemplate, filter_matches};
-use crate::decode::{
-    Context, Decoder, Formats, HINTS_MAX, RejectReason, Rejects, TsUnit, sparkplug,
-};
 use config::{Decoding, Limits, Retained, Subscription};
+use decode::sparkplug::{Rebirth, Sparkplug};
+use decode::topic::{TopicTemplate, filter_matches};
+use decode::{Context, Decoder, Formats, HINTS_MAX, RejectReason, Rejects, TsUnit, sparkplug};
 use model::batch::{BYTES_MAX, NAMES_MAX};
 use model::{BatchBuilder, DeadLetter, FieldLimiter, ReadingBatch};
 
