@@ -13,9 +13,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use hourbucket::admission::{Admission, AdmissionControl, IngestBatch, admission_channel};
-use hourbucket::journal::fs::{FsFile, RealFs};
-use hourbucket::journal::{EntryKind, Follower, Journal, JournalDeps, OpenedJournal};
+use journal::admission::{Admission, AdmissionControl, IngestBatch, admission_channel};
+use journal::fs::{FsFile, RealFs};
+use journal::{EntryKind, Follower, Journal, JournalDeps, OpenedJournal};
 use model::ack::{Ack, AckOutcome};
 use model::{BatchBuilder, ReadingBatch, SystemClock, ValueRef};
 

@@ -42,15 +42,12 @@
 pub mod access;
 pub mod accumulate;
 pub mod admin;
-pub mod admission;
 pub mod app;
 pub mod cli;
-pub mod commit_delay;
 pub mod dead_letters;
 pub mod enrich;
 pub mod flush;
 pub mod ingest;
-pub mod journal;
 pub mod latest;
 pub mod maintain;
 pub mod priority;

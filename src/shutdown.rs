@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 
-use crate::admission::AdmissionControl;
+use journal::admission::AdmissionControl;
 
 /// How the service ended, which determines the exit code.
 #[derive(Debug, Clone, PartialEq, Eq)]

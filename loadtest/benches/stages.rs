@@ -12,12 +12,12 @@ use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_mai
 use decode::{Context, Format, Rejects, TsUnit, decode};
 use hourbucket::accumulate::PageLimits;
 use hourbucket::accumulate::state::{RowRef, Shard, ShardSettings};
-use hourbucket::admission::{AdmissionControl, IngestBatch, admission_channel};
 use hourbucket::flush::backoff::Backoff;
 use hourbucket::flush::due::DuePolicy;
-use hourbucket::journal::fs::RealFs;
-use hourbucket::journal::{Journal, JournalDeps, OpenedJournal};
 use hourbucket::store::mongo::packed_bytes;
+use journal::admission::{AdmissionControl, IngestBatch, admission_channel};
+use journal::fs::RealFs;
+use journal::{Journal, JournalDeps, OpenedJournal};
 use model::ack::Ack;
 use model::{
     BatchBuilder, Gate, GateSlot, Now, PageKind, PageWrite, ReadingBatch, RowFlags, Rows,

@@ -21,8 +21,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::jwt::Jwt;
 use super::last_used::LastUsed;
-use crate::admission::JournalAccount;
 use config::{Certificates as CertificateSettings, Quota as QuotaSettings};
+use model::JournalAccount;
 
 /// Bytes of one sender that may wait for admission: one group of the journal, some milliseconds.
 const QUEUE_BYTES: u32 = 4 << 20;

@@ -9,13 +9,12 @@ use tokio::task::JoinHandle;
 
 use super::on_store::on_store;
 use crate::admin::Health;
-use crate::admission::{Admission, AdmissionControl, IngestReceiver, admission_channel};
 use crate::flush::Flusher;
 use crate::flush::backoff::Backoff;
-use crate::journal;
 use crate::shutdown::FailureSignal;
 use crate::store::Store;
 use config::{AckMode, Config};
+use journal::admission::{Admission, AdmissionControl, IngestReceiver, admission_channel};
 use model::{Clock, FieldLimiter};
 
 /// The dependencies that the parts of the start share.

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use crate::admin::JournalState;
-use crate::journal::{JournalFull, JournalStats};
+use journal::{JournalFull, JournalStats};
 
 /// How fast the journal is written is computed over ten minutes, in steps of ten seconds.
 const GROWTH_EVERY_MS: u64 = 10_000;

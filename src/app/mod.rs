@@ -50,12 +50,12 @@ use tokio_util::sync::CancellationToken;
 use self::context::ServiceContext;
 use self::last_used::LastUsedFile;
 use self::stages::Stages;
-use crate::admission::Admission;
-use crate::journal::Journal;
 use crate::shutdown::ExitReason;
 use crate::store::Store;
 use crate::systemd::Notifier;
 use config::{AckMode, Config};
+use journal::Journal;
+use journal::admission::Admission;
 use model::Clock;
 
 /// A running service.

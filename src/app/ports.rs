@@ -11,12 +11,12 @@ use super::context::{ServiceContext, logged};
 use super::reload::{Reloader, Running};
 use crate::access::{GrantDefaults, Jwt, JwtKeysError, Usages};
 use crate::admin::{Admin, TokenSource};
-use crate::admission::Admission;
 use crate::ingest::http::HttpIngest;
 use crate::ingest::listen::MqttListener;
 use crate::ingest::mqtt::{self, BrokerStatus};
 use crate::ingest::{self, IngestDeps};
 use config::{AckMode, Config, Decoding, Live, Setter};
+use journal::admission::Admission;
 
 impl ServiceContext {
     /// What grants are made with; their usages start at zero.

@@ -8,11 +8,11 @@ use tokio::task::JoinHandle;
 use super::context::{ServiceContext, backoff};
 use super::instance;
 use super::start_error::StartError;
-use crate::journal::fs::{Fs, RealFs};
 use crate::rollup::state::RollupSettings;
 use crate::rollup::{RollupGauges, RollupHandle, RollupTask, RollupView, recovery};
 use crate::route::shard_of;
 use config::AckMode;
+use journal::fs::{Fs, RealFs};
 use model::Zone;
 use telemetry::metrics;
 

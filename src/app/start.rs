@@ -15,15 +15,15 @@ use super::unstored::Unstored;
 use super::{Service, StartError};
 use crate::accumulate::QueryHandle;
 use crate::admin::Admin;
-use crate::admission::Admission;
 use crate::enrich::{Enrichment, Registry};
 use crate::ingest::http::HttpIngest;
 use crate::ingest::listen::MqttListener;
-use crate::journal::Journal;
 use crate::read::ReadService;
 use crate::read::silence::Silence;
 use crate::store::Store;
 use config::Config;
+use journal::Journal;
+use journal::admission::Admission;
 use model::{Clock, Zone};
 
 impl Service {

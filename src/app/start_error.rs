@@ -9,7 +9,7 @@ use crate::admin::AdminError;
 use crate::ingest::http::HttpError;
 use crate::ingest::listen::ListenError;
 use crate::ingest::mqtt::SetupError;
-use crate::journal::JournalError;
+use journal::JournalError;
 
 /// What could not be started, and why.
 #[derive(Debug, thiserror::Error)]

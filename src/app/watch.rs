@@ -14,10 +14,9 @@ use std::time::Duration;
 use crate::accumulate::task::ShardGauges;
 use crate::admin::Health;
 use crate::admin::health::Report;
-use crate::admission::{Admission, IngestBatch};
-use crate::journal;
 use crate::systemd::Notifier;
 use config::AckMode;
+use journal::admission::{Admission, IngestBatch};
 use model::ReadingBatch;
 use model::ack::Ack;
 
@@ -125,8 +124,8 @@ mod tests {
     use tokio::net::UnixDatagram;
 
     use super::*;
-    use crate::admission::{AdmissionControl, admission_channel};
     use config::Manager;
+    use journal::admission::{AdmissionControl, admission_channel};
 
     const WATCHDOG: Duration = Duration::from_millis(150);
 

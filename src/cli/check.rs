@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use super::disk;
 use super::finding::Finding;
 use crate::ingest::mqtt;
-use crate::journal::{self, JournalError, Report, Salvaged, SegmentReport};
 use crate::store::mongo::{MongoStore, StoreConfigError};
 use config::hardening::{ChecklistLine, Verdict};
 use config::{AckMode, Config};
+use journal::{JournalError, Report, Salvaged, SegmentReport};
 use model::{Clock, SystemClock};
 
 /// A problem that only this command looks for.
@@ -301,7 +301,7 @@ pub(super) fn describe_salvage(salvaged: &Salvaged) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::journal::{Damage, HeaderFault};
+    use journal::{Damage, HeaderFault};
 
     #[test]
     fn all_stored_is_said_only_of_a_journal_whose_entries_are_all_stored() {

@@ -7,7 +7,6 @@ use clap::Subcommand;
 use super::check;
 use super::disk;
 use super::output::{fail, maintenance_failed, print_line};
-use crate::journal;
 use config::Config;
 
 #[derive(Subcommand)]

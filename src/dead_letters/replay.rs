@@ -29,7 +29,6 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::admission::{Admission, AdmissionError, IngestBatch};
 use crate::app::{Service, StartError};
 use crate::dead_letters::filter::DeadLetterFilter;
 use crate::dead_letters::redecode::{Redecoded, Redecoder};
@@ -40,6 +39,7 @@ use crate::shutdown::ExitReason;
 use crate::store::mongo::{DeadLetterDocument, DeadLetterId, MongoStore};
 use crate::store::{Store, StoreError};
 use config::Config;
+use journal::admission::{Admission, AdmissionError, IngestBatch};
 use model::ack::{Ack, AckOutcome, AckWaiter};
 use model::{Clock, OWN_SOURCE, ReadingBatch, StorageMode, stable_hash};
 

@@ -1,5 +1,5 @@
 //! Ingest: one folder per protocol. Each receives bytes, decodes them, submits the readings through
-//! admission ([`crate::admission`]) and answers the sender once the readings are acknowledged.
+//! admission ([`journal::admission`]) and answers the sender once the readings are acknowledged.
 //! Ingest handles protocols, not buckets.
 
 pub(crate) mod connections;
@@ -20,8 +20,8 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use crate::access::GrantDefaults;
-use crate::admission::Admission;
 use config::{AckMode, Decoding, Live};
+use journal::admission::Admission;
 use model::Clock;
 
 /// What every protocol needs in addition to its own settings.

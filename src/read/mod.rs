@@ -56,7 +56,6 @@ use tokio::time::{Instant, timeout};
 use crate::accumulate::QueryHandle;
 use crate::accumulate::query::{QueryReply, ShardQuery, ShardResponse};
 use crate::accumulate::state::snapshot::UnstoredRows;
-use crate::journal::JournalHandle;
 use crate::rollup::RollupView;
 use crate::route::shard_of;
 use crate::store::reading::{
@@ -65,6 +64,7 @@ use crate::store::reading::{
 use crate::store::{Store, StoreError};
 use fleet_cache::FleetCache;
 use hours::{Hour, Hours, OpenHour};
+use journal::JournalHandle;
 use merge::{ANSWER_BYTES_MAX, MergedReadings, ReadingMerge, Window};
 use model::{BucketStart, Clock, SensorId, Span, Zone, stable_hash};
 use silence::Silence;

@@ -15,9 +15,9 @@ use tokio::sync::mpsc;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::accumulate::{ShardBatch, ShardClosed, ShardHandle};
-use crate::admission::IngestReceiver;
 use crate::dead_letters::DeadLetters;
-use crate::journal::{EntryKind, Follower};
+use journal::admission::IngestReceiver;
+use journal::{EntryKind, Follower};
 use model::ack::Ack;
 use model::{Clock, DeadLetter, ReadingBatch};
 use oldest::Oldest;

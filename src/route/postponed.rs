@@ -18,7 +18,7 @@ use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::dead_letters::DeadLetters;
-use crate::journal::{Position, SecondReader};
+use journal::{Position, SecondReader};
 use model::ack::Ack;
 use telemetry::log_limit::LineLimit;
 use telemetry::metrics;

@@ -10,7 +10,7 @@ use crate::support::direct_rig::*;
 use crate::support::raw_mqtt::{
     Raw, connect_with, disconnect_reason, packet, publish, publish_with,
 };
-use hourbucket::admission::IngestBatch;
+use journal::admission::IngestBatch;
 use model::DeadLetter;
 
 /// Time in which an answer must not arrive.

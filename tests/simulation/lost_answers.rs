@@ -10,7 +10,6 @@ use std::time::Duration;
 use hourbucket::accumulate::PageLimits;
 use hourbucket::accumulate::state::ShardSettings;
 use hourbucket::accumulate::task::{ShardGauges, ShardTask};
-use hourbucket::admission::{AdmissionControl, IngestBatch, admission_channel};
 use hourbucket::dead_letters::DeadLetters;
 use hourbucket::flush::Flusher;
 use hourbucket::flush::backoff::Backoff;
@@ -18,6 +17,7 @@ use hourbucket::flush::due::DuePolicy;
 use hourbucket::route::Router;
 use hourbucket::route::oldest::Oldest;
 use hourbucket::store::memory::{Fault, MemoryStore, Script};
+use journal::admission::{AdmissionControl, IngestBatch, admission_channel};
 use model::ack::{Ack, AckOutcome};
 use model::{Clock, Now, Reading, ReadingBatch, Span, StorageMode, Value};
 
@@ -163,7 +163,7 @@ async fn history(seed: u64) {
 }
 
 async fn submit(
-    admission: &hourbucket::admission::Admission,
+    admission: &journal::admission::Admission,
     store: &Arc<MemoryStore>,
     sent: &Sent,
     readings: &[Reading],

@@ -13,9 +13,9 @@ use std::time::Duration;
 
 use config::{AckMode, Config, ListenMqtt, Live, Retained, Subscription};
 use hourbucket::access::GrantDefaults;
-use hourbucket::admission::{AdmissionControl, IngestBatch, IngestReceiver, admission_channel};
 use hourbucket::ingest::IngestDeps;
 use hourbucket::ingest::listen::MqttListener;
+use journal::admission::{AdmissionControl, IngestBatch, IngestReceiver, admission_channel};
 use model::SystemClock;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;

@@ -13,9 +13,9 @@ use std::time::Duration;
 
 use config::{AckMode, Decoding, Live, Mqtt, MqttProtocol, Retained, Subscription};
 use hourbucket::access::GrantDefaults;
-use hourbucket::admission::{AdmissionControl, IngestBatch, IngestReceiver, admission_channel};
 use hourbucket::ingest::IngestDeps;
 use hourbucket::ingest::mqtt::{BrokerStatus, spawn};
+use journal::admission::{AdmissionControl, IngestBatch, IngestReceiver, admission_channel};
 use model::SystemClock;
 use rumqttc_v4 as mqtt;
 use tokio::sync::watch;

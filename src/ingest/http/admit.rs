@@ -22,9 +22,9 @@ use super::routes::{DEVICE_API, ROUTES, UNMATCHED};
 use super::sender::Sender;
 use super::tokens::{TokenFault, identify};
 use crate::access::{Credentials, Grant, Held, Protocol};
-use crate::admission::{Admission, AdmissionError};
 use config::Live;
 use decode::Formats;
+use journal::admission::{Admission, AdmissionError};
 use model::Clock;
 use telemetry::metrics;
 

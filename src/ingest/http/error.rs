@@ -19,7 +19,7 @@ use super::access_error::{AccessError, refusal, retry_after};
 use super::encoding::UnsupportedEncoding;
 use super::foreign::Foreign;
 use super::routes::WRITE_ROUTES;
-use crate::admission::AdmissionError;
+use journal::admission::AdmissionError;
 
 /// Why a request is refused.
 #[derive(Debug, thiserror::Error)]

@@ -9,7 +9,7 @@
 //! - `body`: reads the body within its limits. Only then does the request count as running
 //!   (`http.concurrency_max`).
 //! - `pipeline`: decompression (`encoding`), pairs to an object (`form`), decoding, admission
-//!   ([`crate::admission`]), and the wait for the acknowledgement.
+//!   ([`journal::admission`]), and the wait for the acknowledgement.
 //!
 //! Every refusal is one variant of `IngestError` with its status.
 //!
@@ -23,7 +23,7 @@
 //!   time limit.
 //!
 //! Shutdown has two steps, so that senders get an answer for as long as possible. First the app
-//! closes admission ([`crate::admission::AdmissionControl::stop`]): new requests get 503, while
+//! closes admission ([`journal::admission::AdmissionControl::stop`]): new requests get 503, while
 //! requests that are already handed over get their acknowledgement. Then `shutdown` of
 //! [`HttpIngest::serve`] is cancelled: running requests get the rest of the deadline, new ones still
 //! get 503, and when no request is left, all connections end. The port does not wait for a body
@@ -93,10 +93,10 @@ use self::refusing::RefusingPort;
 use self::routes::{HOOKS_BEGIN, READINGS, with_slash};
 use self::server::End;
 use crate::access::{Credentials, GrantDefaults, TokensError};
-use crate::admission::Admission;
 use crate::ingest::tls::{CertificateError, Certificates, Files, OnTls, TlsError};
 use config::{Live, Setter};
 use decode::Formats;
+use journal::admission::Admission;
 use model::Clock;
 
 /// How long connections may take to send the last answers after the last request is done.

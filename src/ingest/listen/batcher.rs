@@ -21,14 +21,15 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::inflight::AckResult;
 use crate::access::Grant;
-use crate::admission::{Admission, IngestBatch, JournalAccount};
-use crate::commit_delay::{CommitDelay, OpenGroup};
 use crate::ingest::mqtt::collect::{CollectedBatch, Collector, NoRoom, Take};
 use crate::ingest::mqtt::link::Message;
 use crate::ingest::mqtt::submit::submit;
 use config::{Decoding, Live};
 use decode::RejectReason;
+use journal::admission::{Admission, IngestBatch};
+use journal::commit_delay::{CommitDelay, OpenGroup};
 use model::Clock;
+use model::JournalAccount;
 use model::ack::{Ack, AckOutcome};
 use telemetry::metrics::{self, Source};
 use telemetry::{hints, rejected, tail};

@@ -108,8 +108,8 @@ use super::mqtt::collect::{Collector, Settings};
 use super::packet_fields;
 use super::tls::{CertificateError, Certificates, Files};
 use crate::access::{Credentials, GrantDefaults, TokensError};
-use crate::commit_delay::CommitDelay;
 use config::{ListenMqtt, Live, Setter};
+use journal::commit_delay::CommitDelay;
 use telemetry::log_limit::LOG_EVERY;
 use telemetry::metrics::Source;
 

@@ -12,8 +12,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::*;
 use crate::access::{GrantDefaults, hash_secret};
-use crate::admission::{AdmissionControl, admission_channel};
 use config::{AckMode, Config, Network};
+use journal::admission::{AdmissionControl, admission_channel};
 use model::SetClock;
 use telemetry::metrics;
 

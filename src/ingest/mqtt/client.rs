@@ -19,10 +19,10 @@ use super::losses::{Losses, lasting_problem};
 use super::submit;
 use super::target::{SetupError, Target};
 use super::window::Window;
-use crate::admission::AdmissionError;
-use crate::commit_delay::CommitDelay;
 use crate::ingest::IngestDeps;
 use config::{Mqtt, MqttProtocol};
+use journal::admission::AdmissionError;
+use journal::commit_delay::CommitDelay;
 use telemetry::metrics::{self, Source};
 
 /// Starts the tasks of one broker. They end after `stop` when all accepted messages are

@@ -20,10 +20,10 @@ use super::subscribe::Subscriptions;
 use super::target::SetupError;
 use super::window::cause;
 use super::{losses, reason};
-use crate::admission::IngestBatch;
-use crate::commit_delay::OpenGroup;
 use decode::RejectReason;
 use decode::sparkplug::Rebirth;
+use journal::admission::IngestBatch;
+use journal::commit_delay::OpenGroup;
 use model::Now;
 use model::ack::{Ack, AckOutcome};
 use telemetry::metrics::{self, Source};
@@ -425,7 +425,7 @@ impl<'a> Connection<'a> {
     /// Hands over the collected batch, unless more messages are expected soon ([`CommitDelay`]), or
     /// the submit task is busy: then larger batches are better.
     ///
-    /// [`CommitDelay`]: crate::commit_delay::CommitDelay
+    /// [`CommitDelay`]: journal::commit_delay::CommitDelay
     fn hand_over_if_wanted(&mut self) {
         if !self.stopping && !self.broker.collector.is_full() && self.delay().is_some() {
             return;

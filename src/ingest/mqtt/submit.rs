@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tokio::sync::{Notify, mpsc};
 
-use crate::admission::{Admission, AdmissionError, IngestBatch};
+use journal::admission::{Admission, AdmissionError, IngestBatch};
 
 /// Maximum queued ingest batches. At 256 KiB each, 64 MiB per broker; at 512 messages each, more
 /// than the 65,535 messages that a broker may have unacknowledged.

@@ -5,8 +5,8 @@
 //! time of an acknowledgement. Either that time is too long, for one of a few reasons that can be
 //! distinguished here, or the window is too small.
 
-use crate::admission::AdmissionError;
 use config::AckMode;
+use journal::admission::AdmissionError;
 
 const SAMPLE_MS: u64 = 1000;
 /// Thresholds for a log line: the age of the oldest message, and the share of recent time that the

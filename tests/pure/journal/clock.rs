@@ -2,8 +2,8 @@
 //! entries that may hold an equal reading are replayed, and ages are measured by the monotonic
 //! clock.
 
-use hourbucket::admission::AdmissionError;
-use hourbucket::journal::fs::memory::Crash;
+use journal::admission::AdmissionError;
+use journal::fs::memory::Crash;
 
 use super::support::{MOMENT_MS, World};
 

@@ -3,9 +3,9 @@
 
 use std::path::{Path, PathBuf};
 
-use hourbucket::journal::fs::memory::{Crash, Fault, Op};
-use hourbucket::journal::fs::{Fs, MemFs};
-use hourbucket::journal::{Damage, JournalError, inspect, salvage};
+use journal::fs::memory::{Crash, Fault, Op};
+use journal::fs::{Fs, MemFs};
+use journal::{Damage, JournalError, inspect, salvage};
 
 use super::support::{DIR, SYNCED, World, frame_at, frames_end, padding, segment_paths};
 

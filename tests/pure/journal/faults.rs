@@ -4,9 +4,9 @@ use std::io::ErrorKind;
 use std::path::Path;
 use std::time::Duration;
 
-use hourbucket::admission::{AdmissionError, IngestBatch, admission_channel};
-use hourbucket::journal::JournalFull;
-use hourbucket::journal::fs::memory::{Crash, Fault, Op};
+use journal::JournalFull;
+use journal::admission::{AdmissionError, IngestBatch, admission_channel};
+use journal::fs::memory::{Crash, Fault, Op};
 use model::ack::{Ack, AckOutcome};
 
 use super::support::{World, batch, segment_paths};

@@ -5,9 +5,9 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use hourbucket::admission::{Admission, AdmissionControl, IngestBatch, admission_channel};
-use hourbucket::journal::fs::RealFs;
-use hourbucket::journal::{
+use journal::admission::{Admission, AdmissionControl, IngestBatch, admission_channel};
+use journal::fs::RealFs;
+use journal::{
     Follower, Journal, JournalDeps, JournalError, OpenedJournal, inspect, readings_bytes_max,
     salvage,
 };
@@ -43,7 +43,7 @@ fn open_with(config: &config::Journal, tail_bytes: usize) -> Result<Service, Jou
     let broken = Arc::new(Mutex::new(None));
     let seen = broken.clone();
     let admission_control = AdmissionControl::default();
-    let on_broken = Box::new(move |why: &hourbucket::journal::JournalFailure| {
+    let on_broken = Box::new(move |why: &journal::JournalFailure| {
         *seen.lock().unwrap() = Some(why.to_string())
     });
     let env = JournalDeps {
@@ -87,7 +87,7 @@ impl Service {
         let mut acks = vec![];
         for _ in 0..n {
             let entry = self.follower.next().await.unwrap();
-            if let hourbucket::journal::EntryKind::Readings(batch) = &entry.kind {
+            if let journal::EntryKind::Readings(batch) = &entry.kind {
                 let (_, reading) = batch.iter().next().unwrap();
                 ids.push(reading.sensor_id()[1..].parse().unwrap());
             }
@@ -263,7 +263,7 @@ fn poke(path: &Path, offset: u64, bytes: &[u8]) {
 }
 
 /// Salvages, then returns all ids.
-async fn ids_after_salvage(dir: &Path) -> (hourbucket::journal::Salvaged, Vec<u64>) {
+async fn ids_after_salvage(dir: &Path) -> (journal::Salvaged, Vec<u64>) {
     let journal = dir.join("journal");
     let done = salvage(&RealFs, &journal).unwrap();
     assert!(inspect(&RealFs, &journal).unwrap().is_sound());
@@ -277,7 +277,7 @@ async fn ids_after_salvage(dir: &Path) -> (hourbucket::journal::Salvaged, Vec<u6
     service.journal.close().await;
     let mut ids = vec![];
     while let Some(entry) = service.follower.next().await {
-        if let hourbucket::journal::EntryKind::Readings(batch) = &entry.kind {
+        if let journal::EntryKind::Readings(batch) = &entry.kind {
             ids.push(
                 batch.iter().next().unwrap().1.sensor_id()[1..]
                     .parse()

@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use hourbucket::journal::fs::memory::{Crash, Fault, Op};
-use hourbucket::journal::fs::{Fs, RealFs};
-use hourbucket::journal::{Damage, JournalError, Report, Salvaged, check, inspect, salvage};
+use journal::fs::memory::{Crash, Fault, Op};
+use journal::fs::{Fs, RealFs};
+use journal::{Damage, JournalError, Report, Salvaged, check, inspect, salvage};
 use tempfile::TempDir;
 
 use super::support::{DIR, World, segment_paths};

@@ -1,7 +1,7 @@
 //! Random histories with crashes at any call of the file system: acknowledged entries are returned,
 //! once and in order.
 
-use hourbucket::journal::fs::memory::{Crash, Fault};
+use journal::fs::memory::{Crash, Fault};
 use proptest::prelude::*;
 
 use super::support::World;

@@ -3,10 +3,10 @@
 
 use std::path::{Path, PathBuf};
 
-use hourbucket::admission::AdmissionError;
-use hourbucket::journal::fs::memory::{Crash, Fault, Op};
-use hourbucket::journal::fs::{Fs, MemFs};
-use hourbucket::journal::{JournalError, inspect, salvage};
+use journal::admission::AdmissionError;
+use journal::fs::memory::{Crash, Fault, Op};
+use journal::fs::{Fs, MemFs};
+use journal::{JournalError, inspect, salvage};
 
 use super::support::{DIR, World, segment_paths};
 

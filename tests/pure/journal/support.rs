@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use hourbucket::admission::{AdmissionControl, IngestBatch};
-use hourbucket::journal::fs::memory::Crash;
-use hourbucket::journal::fs::{Fs, MemFs};
-use hourbucket::journal::{
+use journal::admission::{AdmissionControl, IngestBatch};
+use journal::fs::memory::Crash;
+use journal::fs::{Fs, MemFs};
+use journal::{
     EntryKind, Journal, JournalDeps, JournalEntry, JournalError, OpenedJournal, Position,
 };
 use model::ack::{Ack, AckOutcome};
@@ -270,7 +270,7 @@ impl World {
         self.outcomes.lock().unwrap().get(&id) == Some(&AckOutcome::Delivered)
     }
 
-    pub(crate) fn stats(&self) -> hourbucket::journal::JournalStats {
+    pub(crate) fn stats(&self) -> journal::JournalStats {
         self.opened.as_ref().unwrap().journal.handle().stats()
     }
 

@@ -19,10 +19,10 @@ use axum::response::Response;
 use serde::Serialize;
 use serde_json::json;
 
-use crate::admission::AdmissionError;
 use crate::ingest::http::error::{IngestError, RETRY_BUSY_S};
 use crate::ingest::http::json_response::json;
 use decode::{Reject, Rejects};
+use journal::admission::AdmissionError;
 
 /// The InfluxDB version whose write interface this is, for clients that query it, and the real
 /// product after it.

@@ -6,7 +6,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use super::rig::{Answer, BATCHES_MAX, LONG, Rig, post};
-use crate::admission::IngestBatch;
+use journal::admission::IngestBatch;
 use model::ReadingBatch;
 use model::ack::Ack;
 

@@ -10,8 +10,8 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::access::GrantDefaults;
-use crate::admission::{Admission, AdmissionControl, IngestReceiver, admission_channel};
 use crate::ingest::http::{HttpError, HttpIngest, PortSetter, Renewal};
+use journal::admission::{Admission, AdmissionControl, IngestReceiver, admission_channel};
 use model::ack::Ack;
 use model::batch::BYTES_MAX;
 use model::{Clock, FieldLimiter, Reading, Span, SystemClock};

@@ -21,8 +21,8 @@ use super::connect::Client;
 use super::connection::Connection;
 use super::shared::{BYTES_MAX, LARGE_BYTES_MAX};
 use super::*;
-use crate::admission::{AdmissionControl, admission_channel};
 use config::{AckMode, Config, Retained, Subscription};
+use journal::admission::{AdmissionControl, admission_channel};
 use model::SystemClock;
 
 fn settings(window: u16) -> ListenMqtt {

@@ -210,8 +210,8 @@ impl CheckpointFile {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::journal::fs::MemFs;
-    use crate::journal::fs::memory::{Fault, Op};
+    use crate::fs::MemFs;
+    use crate::fs::memory::{Fault, Op};
 
     #[test]
     fn the_newest_sound_slot_counts() {

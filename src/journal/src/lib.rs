@@ -51,7 +51,9 @@
 //! - No lock is held during IO except the pool's and the checkpoint's, which the writer takes only
 //!   when it needs a segment.
 
+pub mod admission;
 mod checkpoint;
+pub mod commit_delay;
 mod error;
 mod follower;
 pub mod fs;
@@ -158,13 +160,13 @@ impl JournalHandle {
     }
 
     /// The sequence after the last acknowledged entry.
-    pub(crate) fn acknowledged_to(&self) -> u64 {
+    pub fn acknowledged_to(&self) -> u64 {
         self.0.state().synced_to
     }
 
     /// The sequence after the last entry that the consumer of the follower has finished handing
     /// over.
-    pub(crate) fn handed_to(&self) -> u64 {
+    pub fn handed_to(&self) -> u64 {
         self.0.handed_to.load(Ordering::Acquire)
     }
 }

@@ -9,7 +9,7 @@
 use std::collections::{HashMap, VecDeque};
 
 use super::tracker::Tracker;
-use crate::admission::JournalAccount;
+use model::JournalAccount;
 
 /// Sections of a full journal.
 const SECTIONS: u64 = 256;

@@ -9,39 +9,13 @@
 //! this before they submit anything, so a refused ingest batch is never accepted in part.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
 use model::ack::Ack;
 use model::batch::BYTES_MAX;
-use model::{DeadLetter, FieldLimiter, ReadingBatch, memory};
-
-/// The unstored bytes of one sender in the journal. Ingest names it, and the journal counts.
-#[derive(Debug, Clone, Default)]
-pub struct JournalAccount(Arc<AtomicU64>);
-
-impl JournalAccount {
-    /// Bytes of the sender that are journaled and not stored.
-    pub fn unstored_bytes(&self) -> u64 {
-        self.0.load(Ordering::Acquire)
-    }
-
-    /// Counts journaled bytes.
-    pub fn add(&self, bytes: u64) {
-        self.0.fetch_add(bytes, Ordering::AcqRel);
-    }
-
-    /// Counts stored bytes, which were added before.
-    pub fn subtract(&self, bytes: u64) {
-        self.0.fetch_sub(bytes, Ordering::AcqRel);
-    }
-
-    /// Distinguishes accounts while they live.
-    pub fn key(&self) -> usize {
-        Arc::as_ptr(&self.0) as usize
-    }
-}
+use model::{DeadLetter, FieldLimiter, JournalAccount, ReadingBatch, memory};
 
 /// Readings, and dead letters for messages that could not be decoded, that share one
 /// acknowledgement.
@@ -87,7 +61,7 @@ impl IngestBatch {
     }
 
     /// Takes its parts of the queue, which are returned when they are dropped.
-    pub(crate) fn take_permits(&mut self) -> impl Sized + Send + use<> {
+    pub fn take_permits(&mut self) -> impl Sized + Send + use<> {
         std::mem::take(&mut self.permits)
     }
 
@@ -229,7 +203,7 @@ pub fn admission_channel(
 impl Admission {
     /// The same admission, which also counts the field names of each sensor and bucket.
     #[must_use]
-    pub(crate) fn counting_fields(self, fields: FieldLimiter) -> Admission {
+    pub fn counting_fields(self, fields: FieldLimiter) -> Admission {
         Admission {
             fields: Some(fields),
             ..self
@@ -239,7 +213,7 @@ impl Admission {
     /// The same admission for a next stage that accepts at most this many bytes of readings in one
     /// ingest batch.
     #[must_use]
-    pub(crate) fn limiting_readings(self, readings_bytes_max: usize) -> Admission {
+    pub fn limiting_readings(self, readings_bytes_max: usize) -> Admission {
         Admission {
             readings_bytes_max,
             ..self
@@ -248,7 +222,7 @@ impl Admission {
 
     /// The same admission without the next stage, which does not wait for it: it can be checked, and
     /// refuses every ingest batch.
-    pub(crate) fn without_next_stage(&self) -> Admission {
+    pub fn without_next_stage(&self) -> Admission {
         Admission {
             tx: mpsc::channel(1).0,
             fields: None,
@@ -258,7 +232,7 @@ impl Admission {
 
     /// Maximum size of the readings of one ingest batch, for the decoders: the next stage would
     /// refuse a larger one each time it is sent.
-    pub(crate) fn readings_bytes_max(&self) -> usize {
+    pub fn readings_bytes_max(&self) -> usize {
         self.readings_bytes_max
     }
 
