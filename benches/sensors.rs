@@ -11,12 +11,12 @@ use hourbucket::accumulate::state::{Job, JobResult, Shard, ShardSettings};
 use hourbucket::flush::backoff::Backoff;
 use hourbucket::flush::due::DuePolicy;
 use hourbucket::route::row_refs;
-use hourbucket::store::PageWriteResult;
 use model::ack::Ack;
 use model::{
     BatchBuilder, BucketStart, NewBuckets, Now, PageWrite, ReadingBatch, Span, StorageMode,
     ValueRef,
 };
+use store::PageWriteResult;
 
 /// The allocator of the service.
 #[global_allocator]

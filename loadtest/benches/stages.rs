@@ -14,7 +14,6 @@ use hourbucket::accumulate::PageLimits;
 use hourbucket::accumulate::state::{RowRef, Shard, ShardSettings};
 use hourbucket::flush::backoff::Backoff;
 use hourbucket::flush::due::DuePolicy;
-use hourbucket::store::mongo::packed_bytes;
 use journal::admission::{AdmissionControl, IngestBatch, admission_channel};
 use journal::fs::RealFs;
 use journal::{Journal, JournalDeps, OpenedJournal};
@@ -23,6 +22,7 @@ use model::{
     BatchBuilder, Gate, GateSlot, Now, PageKind, PageWrite, ReadingBatch, RowFlags, Rows,
     StorageMode, SystemClock, ValueRef, summary,
 };
+use store::mongo::packed_bytes;
 
 const READINGS: usize = 1000;
 const NAMES: [&str; 7] = [

@@ -11,8 +11,8 @@
 //! matched already: two still have to be written.
 
 use super::arrivals::Arrivals;
-use crate::store::LoadedBucket;
 use model::{ReadingKey, RowFlags, Rows, StorageMode};
+use store::LoadedBucket;
 
 /// The position of a reading in its bucket: page, and index within.
 pub(super) type Position = (u32, u32);

@@ -25,10 +25,10 @@ use crate::read::hours::Hour;
 use crate::read::merge::{Cursor, Window};
 use crate::read::sensors::{SensorListQuery, SensorState};
 use crate::read::{QueryResult, ReadService};
-use crate::store::reading::{DeadLetterQuery, StoredDeadLetter};
 use model::{
     BucketStart, DAY_MS, Day, DeadLetter, FieldKinds, FieldSummary, Number, ValueRef, rfc3339,
 };
+use store::reading::{DeadLetterQuery, StoredDeadLetter};
 use telemetry::rejected;
 
 /// The routes of the read API.

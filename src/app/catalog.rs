@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::context::{ServiceContext, backoff};
-use crate::store::Store;
-use crate::store::catalog::CatalogFill;
-use crate::store::fill_catalog::fill_some;
+use store::Store;
+use store::catalog::CatalogFill;
+use store::fill_catalog::fill_some;
 
 /// How often entries without buckets are searched.
 const EXPIRE: Duration = Duration::from_secs(6 * 60 * 60);

@@ -12,10 +12,10 @@ use crate::admin::Health;
 use crate::flush::Flusher;
 use crate::flush::backoff::Backoff;
 use crate::shutdown::FailureSignal;
-use crate::store::Store;
 use config::{AckMode, Config};
 use journal::admission::{Admission, AdmissionControl, IngestReceiver, admission_channel};
 use model::{Clock, FieldLimiter};
+use store::Store;
 
 /// The dependencies that the parts of the start share.
 pub(super) struct ServiceContext {

@@ -51,12 +51,12 @@ use self::context::ServiceContext;
 use self::last_used::LastUsedFile;
 use self::stages::Stages;
 use crate::shutdown::ExitReason;
-use crate::store::Store;
 use crate::systemd::Notifier;
 use config::{AckMode, Config};
 use journal::Journal;
 use journal::admission::Admission;
 use model::Clock;
+use store::Store;
 
 /// A running service.
 pub struct Service {

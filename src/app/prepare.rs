@@ -9,9 +9,7 @@ use tokio::time::Instant;
 
 use super::context::ServiceContext;
 use crate::enrich::Enrichment;
-use crate::store::{
-    Ability, Outcome, PrepareError, PrepareErrorEnd, Store, StoreError, StoreErrorKind,
-};
+use store::{Ability, Outcome, PrepareError, PrepareErrorEnd, Store, StoreError, StoreErrorKind};
 use telemetry::metrics;
 
 /// How long the preparation is retried if the user lacks rights. They may be granted at the same
@@ -107,9 +105,9 @@ fn of_request(error: PrepareError) -> StoreError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::memory::MemoryStore;
     use config::Config;
     use model::SystemClock;
+    use store::memory::MemoryStore;
 
     const MAY_PASS: PrepareErrorEnd = PrepareErrorEnd::MayPass(StoreErrorKind::Command);
 

@@ -1,4 +1,4 @@
-//! Removes old readings in bucket mode (`store.retention_readings`, [`crate::store::retention`]):
+//! Removes old readings in bucket mode (`store.retention_readings`, [`store::retention`]):
 //! small batches with pauses, one command at a time, while ingest has no backlog.
 //!
 //! **Pace** ([`Pace`]). An acknowledgement that needs a processor or the disk waits for the batch
@@ -23,10 +23,10 @@ use tokio::time::Instant;
 use super::context::{ServiceContext, backoff};
 use super::unstored::Unstored;
 use crate::accumulate::task::ANSWERS_WITHIN;
-use crate::store::retention::{MARGIN, RemovedReadings, ms};
-use crate::store::{Store, StoreError};
 use config::AckMode;
 use model::Span;
+use store::retention::{MARGIN, RemovedReadings, ms};
+use store::{Store, StoreError};
 use telemetry::metrics;
 
 /// Pages in one command.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::context::ServiceContext;
 use super::unstored::Unstored;
 use crate::read::silence::{Pause, Silence};
-use crate::store::{Store, StoreError};
+use store::{Store, StoreError};
 use telemetry::metrics;
 
 impl ServiceContext {

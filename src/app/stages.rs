@@ -19,13 +19,13 @@ use crate::latest::state::LatestSettings;
 use crate::latest::{LatestGauges, LatestHandle, LatestTask};
 use crate::route::Router;
 use crate::route::oldest::Oldest;
-use crate::store::Store;
-use crate::store::registry::RegistryQuery;
 use config::{AckMode, Config, Decoding, Live};
 use journal::Journal;
 use journal::admission::IngestReceiver;
 use model::catalog::arrival_step_ms;
 use model::summary::PAGE_SUMMARY_BYTES_MAX;
+use store::Store;
+use store::registry::RegistryQuery;
 
 /// Capacity of the channel for dead letters, in deliveries.
 const DEAD_QUEUE_MAX: usize = 64;

@@ -20,11 +20,11 @@ use crate::ingest::http::HttpIngest;
 use crate::ingest::listen::MqttListener;
 use crate::read::ReadService;
 use crate::read::silence::Silence;
-use crate::store::Store;
 use config::Config;
 use journal::Journal;
 use journal::admission::Admission;
 use model::{Clock, Zone};
+use store::Store;
 
 impl Service {
     /// Starts all parts. `repeats`: a second instance, whose readings may be stored already

@@ -14,10 +14,10 @@ use crate::accumulate::task::{ANSWERS_WITHIN, ShardGauges};
 use crate::admin::health::{Quarantine, QuarantinedBucket};
 use crate::latest::LatestGauges;
 use crate::route::oldest::Oldest;
-use crate::store::Store;
 use config::AckMode;
 use journal::admission::AdmissionError;
 use model::Now;
+use store::Store;
 use telemetry::audit;
 use telemetry::metrics::{self, AdmissionClosed};
 
@@ -295,13 +295,13 @@ mod tests {
     use crate::admin::Health;
     use crate::flush::Flusher;
     use crate::shutdown::FailureSignal;
-    use crate::store::memory::{Fault, MemoryStore};
     use config::{AckMode, Config};
     use journal::admission::{AdmissionControl, IngestBatch};
     use journal::fs::MemFs;
     use journal::{Journal, JournalDeps};
     use model::ack::Ack;
     use model::{Clock, DeadLetter, ReadingBatch, SystemClock};
+    use store::memory::{Fault, MemoryStore};
 
     #[tokio::test(start_paused = true)]
     async fn gauges_are_updated_while_a_ping_hangs_and_only_one_ping_runs() {

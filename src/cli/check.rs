@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 use super::disk;
 use super::finding::Finding;
 use crate::ingest::mqtt;
-use crate::store::mongo::{MongoStore, StoreConfigError};
 use config::hardening::{ChecklistLine, Verdict};
 use config::{AckMode, Config};
 use journal::{JournalError, Report, Salvaged, SegmentReport};
 use model::{Clock, SystemClock};
+use store::mongo::{MongoStore, StoreConfigError};
 
 /// A problem that only this command looks for.
 #[derive(Debug, thiserror::Error)]

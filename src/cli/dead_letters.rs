@@ -9,13 +9,13 @@ use clap::{Args, Subcommand};
 
 use super::output::{MAINTENANCE_FAILED, maintenance_failed, print_if_read, print_line};
 use crate::accumulate::state::RejectCause;
-use crate::dead_letters::filter::{DeadLetterFilter, line};
 use crate::dead_letters::replay;
-use crate::maintain::{moment, report::printable};
-use crate::store::mongo::{DeadLetterDocument, MongoStore};
 use config::Config;
 use decode::RejectReason;
 use model::{Clock, SystemClock};
+use store::dead_letter_filter::{DeadLetterFilter, line};
+use store::maintain::{moment, report::printable};
+use store::mongo::{DeadLetterDocument, MongoStore};
 use telemetry::log;
 use telemetry::metrics::Source;
 

@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 use clap::{Args, ValueEnum};
 
 use super::output::{maintenance_failed, print_line};
-use crate::maintain::{
-    Converted, MaintainError, Progress, Reconciled, Selection, moment, report, settled_ms,
-};
-use crate::store::mongo::{ConvertOptions, DaysChecked, MongoStore, ReconcileOptions, alone};
 use config::Config;
 use model::{Clock, DAY_MS, StorageMode, SystemClock, Zone};
+use store::maintain::{
+    Converted, MaintainError, Progress, Reconciled, Selection, moment, report, settled_ms,
+};
+use store::mongo::{ConvertOptions, DaysChecked, MongoStore, ReconcileOptions, alone};
 
 /// Interval between progress lines without a terminal.
 const PROGRESS_EVERY: Duration = Duration::from_secs(10);

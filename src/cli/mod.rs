@@ -33,12 +33,12 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser, Subcommand};
 use tokio::runtime::Runtime;
 
+use self::store::store;
 use output::{CONFIG_UNUSABLE, MAINTENANCE_FAILED, ended, fail, maintenance_failed, print_line};
-use store::store;
 
 use crate::priority;
-use crate::store::Store;
-use crate::store::mongo::MongoStore;
+use ::store::Store;
+use ::store::mongo::MongoStore;
 use config::Config;
 
 /// Stores sensor readings from MQTT and HTTP in MongoDB, in hourly buckets, each acknowledged

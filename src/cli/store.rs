@@ -1,8 +1,8 @@
 //! The store of the configuration, for commands that work on it.
 
-use crate::store::mongo::{MongoStore, OptionalIndexes, RollupSchema, StoreConfigError};
 use config::Config;
 use model::Zone;
+use store::mongo::{MongoStore, OptionalIndexes, RollupSchema, StoreConfigError};
 
 pub(super) async fn store(config: &Config) -> Result<MongoStore, StoreConfigError> {
     let optional_indexes = OptionalIndexes {

@@ -9,8 +9,8 @@ use serde_json::Value;
 
 use super::client::{Client, ServiceArgs, body_text, error_detail, escaped};
 use super::output::{fail, print_if_read};
-use crate::maintain::report::printable;
 use config::Config;
+use store::maintain::report::printable;
 
 /// A refusal is short.
 const ERROR_BYTES_MAX: u64 = 64 << 10;

@@ -52,7 +52,6 @@
 //! [`OWN_SOURCE`]: model::OWN_SOURCE
 //! [`DEAD_PAYLOAD_BYTES_MAX`]: model::DEAD_PAYLOAD_BYTES_MAX
 
-pub mod filter;
 pub mod redecode;
 pub mod replay;
 mod writer;

@@ -30,18 +30,18 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::app::{Service, StartError};
-use crate::dead_letters::filter::DeadLetterFilter;
 use crate::dead_letters::redecode::{Redecoded, Redecoder};
 use crate::ingest::mqtt;
 use crate::ingest::mqtt::SetupError;
-use crate::maintain::MaintainError;
 use crate::shutdown::ExitReason;
-use crate::store::mongo::{DeadLetterDocument, DeadLetterId, MongoStore};
-use crate::store::{Store, StoreError};
 use config::Config;
 use journal::admission::{Admission, AdmissionError, IngestBatch};
 use model::ack::{Ack, AckOutcome, AckWaiter};
 use model::{Clock, OWN_SOURCE, ReadingBatch, StorageMode, stable_hash};
+use store::dead_letter_filter::DeadLetterFilter;
+use store::maintain::MaintainError;
+use store::mongo::{DeadLetterDocument, DeadLetterId, MongoStore};
+use store::{Store, StoreError};
 
 /// The target of the log events of a replay, for a log filter.
 pub(crate) const LOG_TARGET: &str = module_path!();

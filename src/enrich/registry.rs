@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use crate::store::registry::RegistryRecord;
 use config::Limits;
 use model::{TagSets, Tags};
+use store::registry::RegistryRecord;
 
 /// The shards' handle. The default one has no map, returns no tags and costs nothing.
 #[derive(Debug, Clone, Default)]

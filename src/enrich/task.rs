@@ -8,9 +8,9 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::registry::{Registry, TagMap};
-use crate::store::StoreError;
-use crate::store::registry::{RegistryChange, RegistryChanges, RegistryReader, RegistryWatch};
 use config::{Decoding, Live};
+use store::StoreError;
+use store::registry::{RegistryChange, RegistryChanges, RegistryReader, RegistryWatch};
 use telemetry::metrics;
 
 /// The task that keeps a [`Registry`] up to date.

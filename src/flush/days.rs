@@ -4,8 +4,8 @@
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::{Flusher, Permit, acquire};
-use crate::store::days::{DayMark, DayStore, DaySummary, DayWritten, MarkQuery, SensorDay};
-use crate::store::{Ability, Outcome, StoreError, StoreErrorKind};
+use store::days::{DayMark, DayStore, DaySummary, DayWritten, MarkQuery, SensorDay};
+use store::{Ability, Outcome, StoreError, StoreErrorKind};
 use telemetry::metrics;
 
 /// Allows one read of the daily rollup.

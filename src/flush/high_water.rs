@@ -3,8 +3,8 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use crate::store::{Store, StoreError};
 use model::{BucketStart, NewBuckets};
+use store::{Store, StoreError};
 
 /// A mark this far ahead of current writes (ms) was set by a wrong clock.
 const FAR_AHEAD_MS: i64 = 366 * 24 * 60 * 60 * 1000;
@@ -80,7 +80,7 @@ impl HighWater {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::memory::MemoryStore;
+    use store::memory::MemoryStore;
 
     const HOUR: i64 = 3_600_000;
 

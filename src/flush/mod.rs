@@ -48,10 +48,6 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
-use crate::store::{
-    Ability, DeadLetterWritten, Evicted, LatestWriteResult, LoadRequest, LoadResult, Outcome,
-    PageWriteResult, Store, StoreError, StoreErrorKind,
-};
 use backoff::Backoff;
 use high_water::HighWater;
 use model::{
@@ -59,6 +55,10 @@ use model::{
 };
 use present_age::PresentAge;
 use seen::{PagesShow, StoreSeen};
+use store::{
+    Ability, DeadLetterWritten, Evicted, LatestWriteResult, LoadRequest, LoadResult, Outcome,
+    PageWriteResult, Store, StoreError, StoreErrorKind,
+};
 use telemetry::metrics;
 
 /// Called with the outcome of every request to the store, for readiness and the log.

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::store::{PageWriteResult, StoreError, StoreErrorKind};
+use store::{PageWriteResult, StoreError, StoreErrorKind};
 
 /// What the answers to page writes show about the store.
 #[derive(Debug, Clone, PartialEq, Eq)]

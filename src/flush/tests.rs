@@ -6,8 +6,8 @@ use std::sync::Mutex;
 use futures_util::FutureExt;
 
 use super::*;
-use crate::store::memory::{Fault, MemoryStore, Verdict};
 use model::{BucketKey, DeadLetter};
+use store::memory::{Fault, MemoryStore, Verdict};
 
 fn flusher(commands_max: usize) -> Flusher {
     let backoff = Backoff {

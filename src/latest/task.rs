@@ -11,9 +11,9 @@ use tokio::task::JoinSet;
 use super::state::{Latest, LatestSettings, LatestUsage, Pending, RowRef};
 use crate::flush::backoff::Backoff;
 use crate::flush::{Flusher, Permit};
-use crate::store::{LatestWriteResult, StoreError, StoreErrorKind};
 use model::ack::Ack;
 use model::{Clock, ReadingBatch, SensorId};
+use store::{LatestWriteResult, StoreError, StoreErrorKind};
 use telemetry::log_limit::LineLimit;
 use telemetry::metrics;
 

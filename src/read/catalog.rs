@@ -8,8 +8,8 @@ use futures_util::future::try_join_all;
 use super::{QueryResult, ReadError, ReadService};
 use crate::accumulate::query::{ShardQuery, ShardResponse};
 use crate::route::shard_of;
-use crate::store::catalog::{CatalogEntry, CatalogQuery};
 use model::{CatalogUpdate, SensorId, stable_hash};
+use store::catalog::{CatalogEntry, CatalogQuery};
 
 /// Most sensors that are read from each shard and from the store at a time.
 const STEP_MAX: usize = 10_000;
@@ -207,10 +207,10 @@ mod tests {
     use crate::flush::backoff::Backoff;
     use crate::flush::due::DuePolicy;
     use crate::route::row_refs;
-    use crate::store::Store;
-    use crate::store::memory::MemoryStore;
     use model::ack::Ack;
     use model::{FieldKinds, Reading, ReadingBatch, SensorPatterns, Span, SystemClock, Value};
+    use store::Store;
+    use store::memory::MemoryStore;
 
     fn reading(sensor: &str, field: &str, site: Option<&str>) -> Reading {
         Reading {

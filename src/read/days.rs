@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use super::hours::{Hour, Hours};
 use super::{QueryResult, ReadError, ReadService};
 use crate::route::shard_of;
-use crate::store::days::{DayQuery, MarkQuery, MarksOf};
 use model::{BucketStart, Day, SensorId, Zone, stable_hash};
+use store::days::{DayQuery, MarkQuery, MarksOf};
 
 /// Marks of one sensor that are read: days whose hours are then read.
 pub(super) const MARKS_MAX: usize = 10_000;

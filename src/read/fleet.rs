@@ -18,8 +18,8 @@ pub use super::fleet_cache::Fleet;
 use super::{ReadError, ReadService, TIME_MAX};
 use crate::accumulate::query::{ShardQuery, ShardResponse};
 use crate::accumulate::state::snapshot::{FLEET_MAX, NewSensor, ShardFleet, SilentSensor};
-use crate::store::catalog::{CatalogCounts, CatalogEntry, CatalogQuery};
 use model::SensorId;
+use store::catalog::{CatalogCounts, CatalogEntry, CatalogQuery};
 
 /// How long a result is reused.
 const FRESH: Duration = Duration::from_secs(3);

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 
 use super::merge::{in_order, loaded_page, measured_bucket};
 use crate::accumulate::UnstoredBucket;
-use crate::maintain::StoredPage;
-pub use crate::maintain::hour::{FIELDS_MAX, Hour};
-use crate::store::retention::Extent;
-use crate::store::{LoadedBucket, LoadedPage};
 use model::{BucketStart, Rows, StorageMode};
+use store::maintain::StoredPage;
+pub use store::maintain::hour::{FIELDS_MAX, Hour};
+use store::retention::Extent;
+use store::{LoadedBucket, LoadedPage};
 
 /// Summaries by bucket start.
 pub type Hours = BTreeMap<BucketStart, Hour>;

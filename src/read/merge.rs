@@ -11,11 +11,11 @@ use std::str::FromStr;
 
 use crate::accumulate::UnstoredBucket;
 use crate::accumulate::state::snapshot::UnstoredRows;
-use crate::maintain::StoredPage;
-use crate::store::reading::MeasurementResults;
-use crate::store::{LoadedBucket, LoadedPage};
 use model::rows::Row;
 use model::{BucketStart, ReadingKey, Rows, Span, StorageMode};
+use store::maintain::StoredPage;
+use store::reading::MeasurementResults;
+use store::{LoadedBucket, LoadedPage};
 
 /// Bytes of stored readings collected for one answer.
 const GATHER_BYTES_MAX: usize = 32 << 20;
@@ -146,7 +146,7 @@ impl ReadingMerge {
         }
     }
 
-    /// Adds the next page, in the order of [`crate::store::Store::pages`].
+    /// Adds the next page, in the order of [`store::Store::pages`].
     pub fn page(&mut self, start: BucketStart, page: &StoredPage) {
         if self.at != Some(start) {
             self.whole = self.rows.len() + self.measured;
@@ -196,7 +196,7 @@ impl ReadingMerge {
     }
 
     /// Notes the buckets whose first measurement is not among those that were read: the server
-    /// removes the oldest first ([`crate::store::retention`]).
+    /// removes the oldest first ([`store::retention`]).
     fn find_removed(&mut self, measured: &Rows, read: std::ops::Range<i64>) {
         let times: HashSet<i64> = measured.iter().map(|row| row.ts_ms).collect();
         for (start, first_ms) in std::mem::take(&mut self.first_measured_ms) {

@@ -58,16 +58,16 @@ use crate::accumulate::query::{QueryReply, ShardQuery, ShardResponse};
 use crate::accumulate::state::snapshot::UnstoredRows;
 use crate::rollup::RollupView;
 use crate::route::shard_of;
-use crate::store::reading::{
-    DeadLetterQuery, MeasurementQuery, MeasurementResults, PageQuery, StoredDeadLetter,
-};
-use crate::store::{Store, StoreError};
 use fleet_cache::FleetCache;
 use hours::{Hour, Hours, OpenHour};
 use journal::JournalHandle;
 use merge::{ANSWER_BYTES_MAX, MergedReadings, ReadingMerge, Window};
 use model::{BucketStart, Clock, SensorId, Span, Zone, stable_hash};
 use silence::Silence;
+use store::reading::{
+    DeadLetterQuery, MeasurementQuery, MeasurementResults, PageQuery, StoredDeadLetter,
+};
+use store::{Store, StoreError};
 
 /// How long a query waits for its turn.
 const TURN_MAX: Duration = Duration::from_secs(1);

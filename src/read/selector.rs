@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use super::{ReadError, ReadService};
 use crate::promql::{Labels, METRIC_NAME, Matcher};
-use crate::store::catalog::{CatalogEntry, CatalogQuery};
 use model::{FieldKinds, SensorId};
+use store::catalog::{CatalogEntry, CatalogQuery};
 
 /// The label with the sensor's id.
 pub const SENSOR_ID: &str = "sensor_id";

@@ -11,9 +11,9 @@ use super::{ReadError, ReadService};
 use crate::accumulate::query::{ShardQuery, ShardResponse};
 use crate::accumulate::state::snapshot::SensorSnapshot;
 use crate::route::shard_of;
-use crate::store::catalog::{CatalogEntry, CatalogQuery};
-use crate::store::reading::{SensorQuery, StoredSensor};
 use model::{SensorId, SensorPatterns, Tags, Value, keep_newer, stable_hash};
+use store::catalog::{CatalogEntry, CatalogQuery};
+use store::reading::{SensorQuery, StoredSensor};
 
 /// A sensor and its newest state.
 #[derive(Debug, Clone, PartialEq)]

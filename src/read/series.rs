@@ -16,8 +16,8 @@ use super::merge::Window;
 use super::selector::{MayRead, SensorLabels, SeriesSelector};
 use super::{ReadError, ReadService};
 use crate::promql::{Labels, PromqlError, Sample, SelectedSeries, SelectorRequest, SeriesData};
-use crate::store::catalog::CatalogEntry;
 use model::{FieldKinds, SensorId, ValueRef};
+use store::catalog::CatalogEntry;
 
 /// Sensors that are read at the same time for one query.
 const CONCURRENT: usize = 8;

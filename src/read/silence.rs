@@ -13,8 +13,8 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use crate::store::catalog::CatalogCounts;
 use model::catalog::arrival_step_ms;
+use store::catalog::CatalogCounts;
 
 const UNKNOWN: i64 = i64::MIN;
 

@@ -5,7 +5,7 @@
 //!  shard ─[RollupHandle: arrivals, settled readings]─> state ─[task]─> marks, days ─[flush]─> store
 //! ```
 //!
-//! A day's document is a function of the stored pages of its hours ([`crate::store::days`]). So
+//! A day's document is a function of the stored pages of its hours ([`store::days`]). So
 //! nothing is added to it: when the hours of a day have changed, it is computed again and replaced.
 //!
 //! **Life of a change.** A reading arrives at its shard, which passes it on: its day gets an entry

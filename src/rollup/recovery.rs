@@ -7,8 +7,8 @@ use std::time::Duration;
 use super::state::ORPHAN_MS;
 use super::task::RollupView;
 use crate::flush::Flusher;
-use crate::store::days::{DayMark, MarkQuery, MarksOf};
 use model::{Clock, stable_hash};
+use store::days::{DayMark, MarkQuery, MarksOf};
 
 /// Marks in one request.
 const PAGE: usize = 1000;

@@ -13,10 +13,10 @@ use super::state::{Rollup, RollupSettings, RollupUsage, RowRef, Settled};
 use crate::flush::backoff::Backoff;
 use crate::flush::days::DaysPermit;
 use crate::flush::{Flusher, Permit};
-use crate::store::StoreError;
-use crate::store::days::{DayMark, DayWritten, SensorDay};
 use model::ack::Ack;
 use model::{Clock, Day, ReadingBatch};
+use store::StoreError;
+use store::days::{DayMark, DayWritten, SensorDay};
 use telemetry::metrics::{self, DayResult};
 
 /// Marks in one command.

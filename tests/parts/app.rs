@@ -10,8 +10,8 @@ use crate::support::http_client::agent;
 use config::{AckMode, Config};
 use hourbucket::app::Service;
 use hourbucket::shutdown::ExitReason;
-use hourbucket::store::memory::{Fault, MemoryStore, Script, Verdict};
 use model::SystemClock;
+use store::memory::{Fault, MemoryStore, Script, Verdict};
 use tokio::sync::oneshot;
 
 const PATIENCE: Duration = Duration::from_secs(30);

@@ -12,11 +12,11 @@ use hourbucket::accumulate::state::{Job, JobResult, Shard, ShardSettings};
 use hourbucket::flush::backoff::Backoff;
 use hourbucket::flush::due::DuePolicy;
 use hourbucket::route::row_refs;
-use hourbucket::store::PageWriteResult;
-use hourbucket::store::memory::Pages;
 use model::ack::Ack;
 use model::{BucketStart, NewBuckets, Now, Reading, ReadingBatch, Span, StorageMode, Value};
 use proptest::prelude::*;
+use store::PageWriteResult;
+use store::memory::Pages;
 
 const HOUR: i64 = 3_600_000;
 

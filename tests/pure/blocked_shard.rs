@@ -2,9 +2,9 @@
 
 use hourbucket::accumulate::PageLimits;
 use hourbucket::accumulate::state::{Job, JobResult, Shard, ShardSettings};
-use hourbucket::store::{StoreError, StoreErrorKind};
 use model::ack::Ack;
 use model::{Reading, StorageMode};
+use store::{StoreError, StoreErrorKind};
 
 use crate::shard_rig::{START_MS, ShardRig, reading, settings, shard};
 

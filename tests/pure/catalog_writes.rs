@@ -10,10 +10,10 @@ use hourbucket::accumulate::state::{Job, JobResult, Shard, ShardSettings};
 use hourbucket::flush::backoff::Backoff;
 use hourbucket::flush::due::DuePolicy;
 use hourbucket::route::row_refs;
-use hourbucket::store::memory::Pages;
 use model::ack::Ack;
 use model::catalog::arrival_step_ms;
 use model::{Now, Reading, ReadingBatch, Span, StorageMode, Value};
+use store::memory::Pages;
 
 use crate::shard_rig::{self as rig, ShardRig, reading};
 

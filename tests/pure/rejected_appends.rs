@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 
 use hourbucket::accumulate::PageLimits;
 use hourbucket::accumulate::state::{Job, JobResult};
-use hourbucket::store::PageWriteResult;
 use model::{PageKind, StorageMode};
+use store::PageWriteResult;
 
 use crate::shard_rig::{START_MS, ShardRig, reading, shard};
 

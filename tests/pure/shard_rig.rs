@@ -8,10 +8,10 @@ use hourbucket::accumulate::state::{Job, JobResult, Shard, ShardSettings};
 use hourbucket::flush::backoff::Backoff;
 use hourbucket::flush::due::DuePolicy;
 use hourbucket::route::row_refs;
-use hourbucket::store::memory::Pages;
-use hourbucket::store::{StoreError, StoreErrorKind};
 use model::ack::Ack;
 use model::{BucketStart, Now, Reading, ReadingBatch, Span, StorageMode, Value};
+use store::memory::Pages;
+use store::{StoreError, StoreErrorKind};
 
 pub(crate) const HOUR: i64 = 3_600_000;
 pub(crate) const START_MS: i64 = 472_222 * HOUR;

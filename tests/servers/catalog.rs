@@ -1,4 +1,4 @@
-//! The catalogue (`src/store/catalog.rs`) in MongoDB: two instances together, the indexes, how an
+//! The catalogue (`src/store/src/catalog.rs`) in MongoDB: two instances together, the indexes, how an
 //! older database gets one, and how entries of sensors without buckets expire.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
@@ -8,11 +8,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::support::mongod::{Mongod, unique_database};
-use hourbucket::store::catalog::{CatalogFill, CatalogQuery};
-use hourbucket::store::fill_catalog::fill_some;
-use hourbucket::store::memory::MemoryStore;
-use hourbucket::store::mongo::{CATALOG, MongoStore};
-use hourbucket::store::{PageWriteResult, Store};
 use model::batch::Tags;
 use model::summary::summarise;
 use model::{
@@ -20,6 +15,11 @@ use model::{
     ValueRef,
 };
 use mongodb::bson::{Bson, DateTime, Document, doc};
+use store::catalog::{CatalogFill, CatalogQuery};
+use store::fill_catalog::fill_some;
+use store::memory::MemoryStore;
+use store::mongo::{CATALOG, MongoStore};
+use store::{PageWriteResult, Store};
 
 use super::catalog_contract::{DAY, HOUR, find, merge, open, tags, update};
 

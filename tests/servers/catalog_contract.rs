@@ -1,4 +1,4 @@
-//! The catalogue's part of the store's contract (`src/store/catalog.rs`): entries are merged, found,
+//! The catalogue's part of the store's contract (`src/store/src/catalog.rs`): entries are merged, found,
 //! counted and bounded. `store_contract` runs it with the other parts.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
@@ -8,12 +8,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::support::mongod::{Mongod, unique_database};
-use hourbucket::store::Store;
-use hourbucket::store::catalog::{CatalogEntry, CatalogQuery};
-use hourbucket::store::memory::MemoryStore;
-use hourbucket::store::mongo::MongoStore;
 use model::catalog::{CATALOG_FIELDS_MAX, CATALOG_STEP_MS};
 use model::{CatalogUpdate, FieldKinds, SensorId, Span};
+use store::Store;
+use store::catalog::{CatalogEntry, CatalogQuery};
+use store::memory::MemoryStore;
+use store::mongo::MongoStore;
 
 pub(super) const HOUR: i64 = 3_600_000;
 pub(super) const DAY: i64 = CATALOG_STEP_MS;
@@ -198,7 +198,7 @@ async fn counts(store: &dyn Store) {
             ("count/26", 500 * DAY, range.1 - 2)
         ]
     );
-    let newest = |counts: hourbucket::store::catalog::CatalogCounts| -> Vec<_> {
+    let newest = |counts: store::catalog::CatalogCounts| -> Vec<_> {
         let first = counts.newest.into_iter().take(2);
         first
             .map(|e| (e.sensor_id.to_string(), e.created_ms))

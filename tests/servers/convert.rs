@@ -12,10 +12,10 @@ use crate::support::fleet::now_ms;
 use crate::support::mongod::{Kind, Mongod};
 use crate::support::seed::{HOUR, SPAN, START, Seed, page, readings, sent, series};
 use crate::support::stored::{self, Stored};
-use hourbucket::maintain::{Converted, MaintainError, Selection, Step};
-use hourbucket::store::mongo::{ConvertOptions, Hook};
 use model::StorageMode;
 use mongodb::bson::doc;
+use store::maintain::{Converted, MaintainError, Selection, Step};
+use store::mongo::{ConvertOptions, Hook};
 
 /// Three buckets: two of one page, and one of three.
 pub(super) async fn pages(seed: &Seed) -> Vec<Stored> {

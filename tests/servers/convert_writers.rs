@@ -9,10 +9,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::support;
 use crate::support::seed::{HOUR, SPAN, START, Seed, page, reading, readings};
-use hourbucket::maintain::Step;
-use hourbucket::store::mongo::Hook;
 use model::StorageMode;
 use mongodb::bson::{DateTime, Document, doc};
+use store::maintain::Step;
+use store::mongo::Hook;
 
 use super::convert::{convert, pages, storage_modes, whole};
 

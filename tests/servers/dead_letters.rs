@@ -14,10 +14,10 @@ use crate::support::service::Service;
 use crate::support::stored::Stored;
 use crate::support::{block_on, stored, wait_until};
 use config::StoreMode;
-use hourbucket::store::Store;
-use hourbucket::store::mongo::MongoStore;
 use model::{DEAD_PAYLOAD_BYTES_MAX, DeadLetter, Span};
 use serde_json::Value;
+use store::Store;
+use store::mongo::MongoStore;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const DAY: i64 = 86_400_000;

@@ -11,13 +11,13 @@ use crate::support::mongod::{Mongod, unique_database};
 use crate::support::service::Service;
 use crate::support::usage::cpu_s;
 use crate::support::{block_on, wait_until};
-use hourbucket::store::Store;
-use hourbucket::store::mongo::{BUCKETS, MongoStore, OptionalIndexes, READINGS, TAGS_INDEX};
 use model::batch::Tags;
 use model::summary::summarise;
 use model::{BucketStart, Gate, PageKind, PageWrite, Reading, Rows, Span, StorageMode, Value};
 use mongodb::bson::{Document, doc};
 use mongodb::{Collection, Database};
+use store::Store;
+use store::mongo::{BUCKETS, MongoStore, OptionalIndexes, READINGS, TAGS_INDEX};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const HOUR: i64 = 3_600_000;

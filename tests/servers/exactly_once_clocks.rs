@@ -27,8 +27,8 @@ use crate::support::wait_until;
 use config::{AckMode, Config, Secret, StoreMode};
 use hourbucket::app;
 use hourbucket::shutdown::ExitReason;
-use hourbucket::store::mongo::MongoStore;
 use model::{Clock, Now, Span, SystemClock};
+use store::mongo::MongoStore;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const SECOND: i64 = 1000;

@@ -8,11 +8,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use hourbucket::latest::state::{Latest, LatestSettings, Pending};
 use hourbucket::route::row_refs;
-use hourbucket::store::memory::Pages;
-use hourbucket::store::memory::latest::LatestDocument;
 use model::ack::Ack;
 use model::{LatestUpdate, Now, Reading, ReadingBatch, Value};
 use proptest::prelude::*;
+use store::memory::Pages;
+use store::memory::latest::LatestDocument;
 
 pub(super) const RECENT: usize = 4;
 

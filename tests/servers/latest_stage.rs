@@ -11,20 +11,20 @@ use hourbucket::flush::Flusher;
 use hourbucket::flush::backoff::Backoff;
 use hourbucket::latest::{LatestGauges, LatestHandle, LatestTask};
 use hourbucket::route::row_refs;
-use hourbucket::store::catalog::{CatalogEntry, CatalogQuery};
-use hourbucket::store::memory::{Fault, MemoryStore};
-use hourbucket::store::reading::{
-    DeadLetterQuery, MeasurementQuery, MeasurementResults, PageQuery, PageResults, SensorQuery,
-    StoredDeadLetter, StoredSensor,
-};
-use hourbucket::store::{
-    Ability, BoxFuture, DeadLetterWritten, LatestWriteResult, LoadRequest, LoadResult,
-    PageWriteResult, PrepareError, PreparedStore, Store, StoreError, StoreErrorKind,
-};
 use model::ack::Ack;
 use model::{
     BucketStart, CatalogUpdate, DeadLetter, LatestUpdate, PageWrite, Reading, ReadingBatch,
     SensorId, Span, StorageMode, SystemClock, Value,
+};
+use store::catalog::{CatalogEntry, CatalogQuery};
+use store::memory::{Fault, MemoryStore};
+use store::reading::{
+    DeadLetterQuery, MeasurementQuery, MeasurementResults, PageQuery, PageResults, SensorQuery,
+    StoredDeadLetter, StoredSensor,
+};
+use store::{
+    Ability, BoxFuture, DeadLetterWritten, LatestWriteResult, LoadRequest, LoadResult,
+    PageWriteResult, PrepareError, PreparedStore, Store, StoreError, StoreErrorKind,
 };
 
 use super::latest::{number, settings};

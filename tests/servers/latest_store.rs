@@ -10,13 +10,13 @@ use crate::support;
 use crate::support::block_on;
 use crate::support::mongod::{Mongod, unique_database};
 use crate::support::service::Service;
-use hourbucket::store::memory::MemoryStore;
-use hourbucket::store::memory::latest::LatestDocument;
-use hourbucket::store::mongo::{LATEST, MongoStore, OptionalIndexes};
-use hourbucket::store::{LatestWriteResult, PrepareErrorEnd, Store};
 use model::{LatestUpdate, Reading, Rows, Span, Value};
 use mongodb::bson::{Bson, Document, doc};
 use proptest::strategy::{Strategy, ValueTree};
+use store::memory::MemoryStore;
+use store::memory::latest::LatestDocument;
+use store::mongo::{LATEST, MongoStore, OptionalIndexes};
+use store::{LatestWriteResult, PrepareErrorEnd, Store};
 
 use super::latest::{RECENT, model, number, reading, run, steps};
 

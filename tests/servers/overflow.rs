@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use crate::support::mongod::{Mongod, unique_database};
 use crate::support::stored::{self, Stored};
-use hourbucket::store::memory::MemoryStore;
-use hourbucket::store::mongo::MongoStore;
-use hourbucket::store::{LoadRequest, LoadedBucket, PageWriteResult, Store};
 use model::summary::{PAGE_SUMMARY_BYTES_MAX, summarise};
 use model::{
     BucketKey, BucketStart, Gate, PageKind, PageWrite, RowFlags, Rows, Span, StorageMode, ValueRef,
 };
+use store::memory::MemoryStore;
+use store::mongo::MongoStore;
+use store::{LoadRequest, LoadedBucket, PageWriteResult, Store};
 
 /// 2024-03-01T10:00:00Z
 pub(super) const START: BucketStart = BucketStart(1_709_287_200_000);

@@ -8,11 +8,11 @@ use std::collections::BTreeMap;
 use crate::support::mongod::Mongod;
 use crate::support::stored;
 use futures_util::TryStreamExt;
-use hourbucket::maintain::Selection;
-use hourbucket::store::PageWriteResult;
-use hourbucket::store::mongo::{ConvertOptions, ReconcileOptions};
 use model::StorageMode;
 use mongodb::bson::{Bson, DateTime, Document, doc};
+use store::PageWriteResult;
+use store::maintain::Selection;
+use store::mongo::{ConvertOptions, ReconcileOptions};
 
 use super::overflow::{
     AFTER, CREATE, DONE, FIELDS, START, load, mongo, name, sent, statement, wide, write,

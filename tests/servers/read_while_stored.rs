@@ -1,5 +1,5 @@
 //! Measurements are read once although MongoDB moves their documents in its index meanwhile
-//! (src/store/mongo/snapshot.rs). The server pauses scans after each document here, which it
+//! (src/store/src/mongo/snapshot.rs). The server pauses scans after each document here, which it
 //! otherwise does every 10 ms.
 
 #![allow(clippy::unwrap_used, reason = "a test")]

@@ -9,10 +9,10 @@ use crate::support::fleet::now_ms;
 use crate::support::mongod::Mongod;
 use crate::support::seed::{HOUR, SPAN, START, Seed, page, readings, run, sent, series};
 use crate::support::stored;
-use hourbucket::maintain::{Reconciled, Selection};
-use hourbucket::store::mongo::{MongoStore, ReconcileOptions};
 use mongodb::bson::{DateTime, Document, doc};
 use serde_json::Value;
+use store::maintain::{Reconciled, Selection};
+use store::mongo::{MongoStore, ReconcileOptions};
 
 /// Sensor, page and kind of every entry of a JSON report.
 fn findings(json: &str) -> BTreeSet<(String, Option<u64>, String)> {

@@ -10,9 +10,9 @@ use crate::support::mongod::{Mongod, unique_database};
 use crate::support::seed::{HOUR, run};
 use crate::support::service::Service;
 use crate::support::{block_on, stored};
-use hourbucket::store::mongo::MongoStore;
 use model::Span;
 use mongodb::bson::{DateTime, Document, doc};
+use store::mongo::MongoStore;
 
 use super::reconcile::reconcile;
 

@@ -5,10 +5,10 @@
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use hourbucket::store::Store;
-use hourbucket::store::mongo::MongoStore;
 use model::{DeadLetter, Span};
 use mongodb::bson::{Document, doc};
+use store::Store;
+use store::mongo::MongoStore;
 
 use crate::support::fleet::now_ms;
 use crate::support::mongod::Mongod;

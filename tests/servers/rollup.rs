@@ -1,4 +1,4 @@
-//! Daily rollups: the contract of both stores ([`hourbucket::store::days`]), and the days of the
+//! Daily rollups: the contract of both stores ([`store::days`]), and the days of the
 //! past: filled, checked and repaired.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
@@ -7,16 +7,16 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::support::mongod::{Mongod, unique_database};
-use hourbucket::maintain::Hour;
-use hourbucket::store::days::{
-    DayMark, DayQuery, DayStore, DaySummary, DayWritten, DaysQuery, MarkQuery, MarksOf, SensorDay,
-};
-use hourbucket::store::memory::MemoryStore;
-use hourbucket::store::mongo::{MongoStore, RollupSchema};
-use hourbucket::store::{PageWriteResult, Store};
 use model::summary::summarise;
 use model::{BucketStart, Day, Number, PageKind, PageWrite, Rows, Span, StorageMode, Value, Zone};
 use mongodb::bson::{DateTime, Document, doc};
+use store::days::{
+    DayMark, DayQuery, DayStore, DaySummary, DayWritten, DaysQuery, MarkQuery, MarksOf, SensorDay,
+};
+use store::maintain::Hour;
+use store::memory::MemoryStore;
+use store::mongo::{MongoStore, RollupSchema};
+use store::{PageWriteResult, Store};
 
 const HOUR: i64 = 3_600_000;
 const DAY: i64 = 24 * HOUR;
@@ -359,7 +359,7 @@ async fn the_past_is_filled_also_after_an_interruption_and_checked() {
         _ = stopped => {}
         filled = filled => panic!("not interrupted: {filled:?}"),
     }
-    let selection = |sensors: &[String]| hourbucket::maintain::Selection {
+    let selection = |sensors: &[String]| store::maintain::Selection {
         from_ms: START - 100 * DAY,
         to_ms: START + 200 * HOUR,
         sensors: sensors.to_vec(),

@@ -11,9 +11,9 @@ use crate::support::mongod::{Mongod, unique_database};
 use crate::support::mosquitto::Mosquitto;
 use crate::support::service::Service;
 use crate::support::{block_on, stored, wait_until};
-use hourbucket::store::mongo::{ReadingsLocation, raw_readings_pipeline};
 use model::Span;
 use mongodb::bson::{Document, doc};
+use store::mongo::{ReadingsLocation, raw_readings_pipeline};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const HOUR: i64 = 3_600_000;

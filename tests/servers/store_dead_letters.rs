@@ -1,4 +1,4 @@
-//! The store's contract for dead letters (`src/store/mod.rs`), of the memory store and a real
+//! The store's contract for dead letters (`src/store/src/lib.rs`), of the memory store and a real
 //! MongoDB: finding, evicting, refusal and expiry.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
@@ -6,12 +6,12 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use futures_util::TryStreamExt;
-use hourbucket::store::memory::MemoryStore;
-use hourbucket::store::mongo::MongoStore;
-use hourbucket::store::reading::DeadLetterQuery;
-use hourbucket::store::{DeadLetterWritten, Store};
 use model::{DeadLetter, Span};
 use mongodb::bson::{Document, doc};
+use store::memory::MemoryStore;
+use store::mongo::MongoStore;
+use store::reading::DeadLetterQuery;
+use store::{DeadLetterWritten, Store};
 
 use super::store_contract::{START, mongo, mongo_v44, prepared, settings};
 use crate::support::mongod::{Mongod, unique_database};

@@ -9,11 +9,6 @@ use std::time::Duration;
 
 use crate::support::mongod::{Mongod, unique_database};
 use futures_util::TryStreamExt;
-use hourbucket::store::memory::MemoryStore;
-use hourbucket::store::mongo::MongoStore;
-use hourbucket::store::{
-    LoadRequest, LoadResult, LoadedBucket, PageWriteResult, Store, StoreError,
-};
 use model::batch::Tags;
 use model::summary::summarise;
 use model::{
@@ -21,6 +16,9 @@ use model::{
     StorageMode, Value, ValueRef,
 };
 use mongodb::bson::{DateTime, Document, doc};
+use store::memory::MemoryStore;
+use store::mongo::MongoStore;
+use store::{LoadRequest, LoadResult, LoadedBucket, PageWriteResult, Store, StoreError};
 
 const HOUR: i64 = 3_600_000;
 /// 2024-03-01T10:00:00Z

@@ -3,19 +3,19 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use hourbucket::store::catalog::{CatalogEntry, CatalogQuery};
-use hourbucket::store::days::DayStore;
-use hourbucket::store::memory::Pages;
-use hourbucket::store::reading::{
+use model::{
+    BucketStart, CatalogUpdate, DeadLetter, LatestUpdate, PageWrite, SensorId, StorageMode,
+};
+use store::catalog::{CatalogEntry, CatalogQuery};
+use store::days::DayStore;
+use store::memory::Pages;
+use store::reading::{
     DeadLetterQuery, MeasurementQuery, MeasurementResults, PageQuery, PageResults, SensorQuery,
     StoredDeadLetter, StoredSensor,
 };
-use hourbucket::store::{
+use store::{
     BoxFuture, DeadLetterWritten, LatestWriteResult, LoadRequest, LoadResult, PageWriteResult,
     PrepareError, PreparedStore, Store, StoreError,
-};
-use model::{
-    BucketStart, CatalogUpdate, DeadLetter, LatestUpdate, PageWrite, SensorId, StorageMode,
 };
 use tokio::time::Instant;
 

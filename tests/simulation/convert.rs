@@ -13,8 +13,8 @@
 //!   by its position in the pages; measurements have no position, and pages made from them have
 //!   other positions.
 
-use hourbucket::store::memory::{Conclusion, Conversion};
 use model::{BucketKey, PageKind, Rows, summary};
+use store::memory::{Conclusion, Conversion};
 
 use super::*;
 

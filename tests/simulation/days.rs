@@ -3,12 +3,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use hourbucket::store::days::{
-    DayMark, DayQuery, DayStore, DaySummary, DayWritten, MarkQuery, SensorDay,
-};
-use hourbucket::store::memory::Pages;
-use hourbucket::store::{BoxFuture, StoreError};
 use model::{Day, Zone};
+use store::days::{DayMark, DayQuery, DayStore, DaySummary, DayWritten, MarkQuery, SensorDay};
+use store::memory::Pages;
+use store::{BoxFuture, StoreError};
 
 use super::client::Client;
 use super::server::Applied;

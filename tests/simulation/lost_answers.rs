@@ -16,10 +16,10 @@ use hourbucket::flush::backoff::Backoff;
 use hourbucket::flush::due::DuePolicy;
 use hourbucket::route::Router;
 use hourbucket::route::oldest::Oldest;
-use hourbucket::store::memory::{Fault, MemoryStore, Script};
 use journal::admission::{AdmissionControl, IngestBatch, admission_channel};
 use model::ack::{Ack, AckOutcome};
 use model::{Clock, Now, Reading, ReadingBatch, Span, StorageMode, Value};
+use store::memory::{Fault, MemoryStore, Script};
 
 use super::{Identities, again, identity};
 

@@ -12,12 +12,12 @@ use hourbucket::flush::age::{AgeControl, AgeSample};
 use hourbucket::flush::backoff::Backoff;
 use hourbucket::flush::due::DuePolicy;
 use hourbucket::route::row_refs;
-use hourbucket::store::memory::Pages;
 use model::ack::Ack;
 use model::{
     BucketStart, NewBuckets, Now, PageKind, PageWrite, Reading, ReadingBatch, SensorId, Span,
     StorageMode, Value,
 };
+use store::memory::Pages;
 
 use super::HOUR;
 

@@ -6,9 +6,9 @@ use hourbucket::accumulate::state::snapshot::UnstoredRows;
 use hourbucket::read::hours::{Hour, OpenHour};
 use hourbucket::read::merge::{Cursor, MergedReadings, ReadingMerge, Window};
 use hourbucket::route::shard_of;
-use hourbucket::store::memory::same_sum;
-use hourbucket::store::reading::{MeasurementQuery, MeasurementResults, PageQuery};
 use model::stable_hash;
+use store::memory::same_sum;
+use store::reading::{MeasurementQuery, MeasurementResults, PageQuery};
 
 use super::super::Sensor;
 use super::*;

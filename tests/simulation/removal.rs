@@ -8,8 +8,8 @@
 //! oracles compare them with the summaries: no reading counts twice, and an acknowledged reading
 //! that is not counted is a dead letter.
 
-use hourbucket::store::memory::Pages;
 use model::{BucketStart, Span};
+use store::memory::Pages;
 
 /// Removes the readings of some pages that ended before that time; and begins to let the
 /// measurements of a bucket expire, or removes some of them.

@@ -9,9 +9,9 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use hourbucket::store::memory::Pages;
-use hourbucket::store::{LoadRequest, LoadResult, PageWriteResult, StoreError, StoreErrorKind};
 use model::{BucketKey, BucketStart, DeadLetter, PageWrite, StorageMode};
+use store::memory::Pages;
+use store::{LoadRequest, LoadResult, PageWriteResult, StoreError, StoreErrorKind};
 use tokio::time::Instant;
 
 use super::{Identities, identities};
@@ -423,7 +423,7 @@ pub(crate) fn trace(line: impl FnOnce() -> String) {
 pub(crate) const LOADS_AT_ONCE: usize = 8;
 
 impl Server {
-    /// Loads buckets, a few at a time; the results are those of [`hourbucket::store::Store::load`].
+    /// Loads buckets, a few at a time; the results are those of [`store::Store::load`].
     pub(crate) async fn load(
         &self,
         process: u64,

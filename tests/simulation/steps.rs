@@ -36,12 +36,12 @@ use hourbucket::accumulate::state::{Job, JobResult, RejectedRows, Shard, ShardSe
 use hourbucket::flush::backoff::Backoff;
 use hourbucket::flush::due::DuePolicy;
 use hourbucket::route::row_refs;
-use hourbucket::store::memory::{Conversion, Pages};
-use hourbucket::store::{PageWriteResult, StoreError, StoreErrorKind};
 use model::ack::{Ack, AckOutcome};
 use model::{
     BucketStart, NewBuckets, Now, PageWrite, Reading, ReadingBatch, Span, StorageMode, Value,
 };
+use store::memory::{Conversion, Pages};
+use store::{PageWriteResult, StoreError, StoreErrorKind};
 
 use super::{HOUR, Identities, Identity, again, identities, identity, key};
 

@@ -15,9 +15,9 @@ use std::time::{Duration, Instant};
 
 use hourbucket::app::{Reloaded, Reloader, Service};
 use hourbucket::shutdown::ExitReason;
-use hourbucket::store::memory::MemoryStore;
 use model::SystemClock;
 use serde_json::Value;
+use store::memory::MemoryStore;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_util::sync::CancellationToken;

@@ -8,11 +8,11 @@
 use std::time::Duration;
 
 use config::StoreMode;
-use hourbucket::store::Store;
-use hourbucket::store::mongo::MongoStore;
 use model::Span;
 use mongodb::bson::{Bson, DateTime, Document, RawArrayBuf, RawDocumentBuf, doc, rawdoc};
 use mongodb::{Client, Database};
+use store::Store;
+use store::mongo::MongoStore;
 
 use super::{block_on, stored};
 

@@ -7,11 +7,11 @@ use std::process::Command;
 use std::time::Duration;
 
 use futures_util::TryStreamExt;
-use hourbucket::store::Store;
-use hourbucket::store::mongo::MongoStore;
 use model::Span;
 use mongodb::Database;
 use mongodb::bson::{Bson, DateTime, Document, doc};
+use store::Store;
+use store::mongo::MongoStore;
 
 use super::mongod::{Mongod, unique_database};
 use super::stored::Stored;

@@ -6,9 +6,9 @@ use super::super::dedup::DedupWindow;
 use super::pending::Pending;
 use super::stored_state::StoredState;
 use super::{Bucket, InFlight, WriteOutcome};
-use crate::store::LoadedBucket;
 use model::ack::Acks;
 use model::{PageWrite, RowFlags, StorageMode};
+use store::LoadedBucket;
 
 impl Bucket {
     /// Notes that a load is in flight.

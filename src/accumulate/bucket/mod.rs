@@ -23,7 +23,7 @@
 //! summary match the measurements.
 //!
 //! If the readings of a bucket were removed, its rows cannot be compared with them and are given up
-//! ([`Bucket::readings_removed`], [`crate::store::retention`]).
+//! ([`Bucket::readings_removed`], [`store::retention`]).
 //!
 //! A page's summary is bounded in bytes for any field names: see [`stored_state`]. A page without
 //! room for more summary is sealed like one that is full of readings, in both storage modes.
@@ -387,7 +387,7 @@ impl Bucket {
         pending.rows.iter().map(|r| r.ts_ms).min()
     }
 
-    /// For a load: see [`crate::store::LoadRequest::doubt`].
+    /// For a load: see [`store::LoadRequest::doubt`].
     pub(super) fn doubt(&self) -> bool {
         self.doubt
     }

@@ -22,8 +22,8 @@
 
 use super::super::dedup::Position;
 use super::PageLimits;
-use crate::store::LoadedBucket;
 use model::{Gate, PageKind, PageWrite, StorageMode, summary};
+use store::LoadedBucket;
 
 /// The believed state of the stored bucket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

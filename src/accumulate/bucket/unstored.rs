@@ -6,8 +6,8 @@
 //! [`UnstoredBucket::left`] uses the same [`Bucket::loaded`] that finds duplicates in that case.
 
 use super::{Bucket, ExternalWrites, Pending};
-use crate::store::LoadedBucket;
 use model::{BucketStart, RowFlags, Rows, StorageMode};
+use store::LoadedBucket;
 
 /// The rows of a bucket that are not known to be stored.
 #[derive(Debug)]

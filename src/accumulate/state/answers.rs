@@ -5,8 +5,8 @@ use super::{
     SHRINK_BITS_MAX, Shard, bucket_of, fraction,
 };
 use crate::accumulate::bucket::WriteOutcome;
-use crate::store::{LoadRequest, LoadResult, PageWriteResult};
 use model::{Now, PageKind, PageWrite, RowFlags, StorageMode};
+use store::{LoadRequest, LoadResult, PageWriteResult};
 
 impl Shard {
     /// Applies the store's answer to a job.

@@ -20,9 +20,9 @@ pub use super::failing_buckets::Quarantined;
 use super::failing_buckets::Failing;
 use super::rejected_rows::{RejectCause, RejectedRows};
 use super::{Bucket, BucketRef, Shard, bucket_of};
-use crate::store::{LoadRequest, LoadedBucket};
 use model::ack::Acks;
 use model::{Now, Rows};
+use store::{LoadRequest, LoadedBucket};
 
 /// Faults after which a bucket is quarantined.
 pub(crate) const QUARANTINE_FAULTS: u32 = 4;

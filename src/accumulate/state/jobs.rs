@@ -7,8 +7,8 @@
 use super::super::bucket::{Bucket, NextOp};
 use super::{BucketRef, Job, Shard, bucket_of};
 use crate::flush::Lane;
-use crate::store::LoadRequest;
 use model::{BucketKey, PageWrite, StorageMode};
+use store::LoadRequest;
 
 /// Buckets in one load: a stored page adds about 100 bytes to the answer, without its readings.
 const LOAD_HEADS_MAX: usize = 2000;

@@ -54,12 +54,12 @@ use crate::flush::Lane;
 use crate::flush::backoff::Backoff;
 use crate::flush::due::{DuePolicy, DueWheel};
 use crate::flush::turns::Turns;
-use crate::store::{LoadRequest, LoadResult, PageWriteResult, StoreError};
 use model::ack::Ack;
 use model::{
     BucketStart, FieldSchemas, NewBuckets, Now, PageWrite, ReadingBatch, ReadingKey, RowFlags,
     SensorId, Span, TagSets, Tags,
 };
+use store::{LoadRequest, LoadResult, PageWriteResult, StoreError};
 
 /// The settings of a shard, fixed at its start.
 #[derive(Debug, Clone)]

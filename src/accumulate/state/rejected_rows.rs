@@ -29,7 +29,7 @@ pub enum RejectCause {
     /// Reads or writes of their bucket have failed for too long.
     Quarantined,
     /// The readings of their bucket were removed, so they cannot be compared with them
-    /// ([`crate::store::retention`]).
+    /// ([`store::retention`]).
     ReadingsRemoved,
 }
 

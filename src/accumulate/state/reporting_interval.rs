@@ -5,7 +5,7 @@
 //! usual interval and at least [`SILENT_MIN_S`]; if its interval is unknown (fewer than three
 //! arrivals), older than [`SILENT_UNKNOWN_S`]. The time of arrival counts, not that of the
 //! readings: a sensor that sends old readings is not silent. A restart forgets these intervals;
-//! the catalogue has the sensors that are silent for long ([`crate::store::catalog`]).
+//! the catalogue has the sensors that are silent for long ([`store::catalog`]).
 
 use std::collections::HashMap;
 

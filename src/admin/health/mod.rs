@@ -23,9 +23,9 @@ use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use self::report::rfc3339;
 use self::store::StoreState;
 use crate::ingest::TlsStatus;
-use crate::store::{Ability, Outcome, StoreError};
 use config::AckMode;
 use model::Now;
+use store::{Ability, Outcome, StoreError};
 
 /// The shared state of the service.
 #[derive(Debug)]

@@ -1,7 +1,7 @@
 //! Tests of the report: what prevents readiness, what does not, and the words for it.
 
 use super::*;
-use crate::store::StoreErrorKind;
+use ::store::StoreErrorKind;
 
 /// 2024-03-01T10:00:00Z and `ms`.
 fn at(ms: u64) -> Now {

@@ -12,11 +12,11 @@ use tokio_util::sync::CancellationToken;
 use super::answer::{PrometheusError, sent};
 use crate::admin::{Admin, Health, TokenSource};
 use crate::read::{ReadError, ReadService};
-use crate::store::Store;
-use crate::store::memory::MemoryStore;
 use config::{AckMode, Config, Promql};
 use model::catalog::CATALOG_FIELDS_MAX;
 use model::{CatalogUpdate, FieldKinds, Span, SystemClock};
+use store::Store;
+use store::memory::MemoryStore;
 
 /// A served port with room for this many connections.
 async fn port(connections_max: usize) -> SocketAddr {

@@ -544,7 +544,7 @@ fn log(mut s: Section<'_>) -> Log {
     log
 }
 
-/// A filter such as `info` or `info,hourbucket::store=debug`. A bare word that is not a level would
+/// A filter such as `info` or `info,store=debug`. A bare word that is not a level would
 /// name a module and enable all of its events, so a misspelt level must be refused.
 fn level(node: &Node) -> Result<String, Bad> {
     const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];

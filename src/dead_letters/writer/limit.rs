@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use super::log_limit::LogLimit;
 use crate::flush::{Flusher, Permit};
-use crate::store::{Evicted, StoreError};
+use store::{Evicted, StoreError};
 use telemetry::metrics;
 
 /// Interval between queries of the store's count.

@@ -44,11 +44,11 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::Instant;
 
 use crate::flush::{Flusher, Lane};
-use crate::store::{DeadLetterWritten, StoreError, StoreErrorKind};
 use limit::Limit;
 use log_limit::LogLimit;
 use model::DeadLetter;
 use model::ack::{Ack, Acks};
+use store::{DeadLetterWritten, StoreError, StoreErrorKind};
 use telemetry::metrics;
 
 /// Maximum dead letters of one command, and bytes after which no more are added.

@@ -9,9 +9,9 @@ use tokio::task::JoinHandle;
 
 use super::*;
 use crate::flush::backoff::Backoff;
-use crate::store::memory::{Fault, MemoryStore, Verdict};
 use model::OWN_SOURCE;
 use model::ack::{AckOutcome, AckWaiter};
+use store::memory::{Fault, MemoryStore, Verdict};
 use telemetry::metrics::Source;
 
 const MIB: usize = 1 << 20;

@@ -10,9 +10,9 @@ use crate::promql::Windows;
 use crate::promql::windows::{Need, SummarisedBucket};
 use crate::read::series::{Missing, SelectError, number};
 use crate::read::{ReadError, ReadService};
-use crate::store::summaries::EdgeQuery;
 use model::rows::Row;
 use model::{BucketStart, Rows, SensorId};
+use store::summaries::EdgeQuery;
 
 /// Hours between two that are needed, which are read too rather than by another request.
 const SKIPPED_HOURS_MAX: i64 = 2;
@@ -22,7 +22,7 @@ const EDGES_AT_ONCE: usize = 1000;
 impl ReadService {
     /// Loads the edges of stored buckets; `false` if none is needed. A bucket whose first reading
     /// has the time of its edge, but that has none there, has lost its readings
-    /// ([`crate::store::retention`]).
+    /// ([`store::retention`]).
     pub(super) async fn load_edges(
         &self,
         loading: &mut [Loading],

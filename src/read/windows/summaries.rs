@@ -7,7 +7,6 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 
 use super::{Asked, CONCURRENT, GROUPS, summarised};
 use crate::accumulate::UnstoredBucket;
-use crate::maintain::StoredPage;
 use crate::promql::Labels;
 use crate::promql::windows::Need;
 use crate::read::days::{DailyHours, MARKS_MAX};
@@ -15,10 +14,11 @@ use crate::read::hours::{Hours, OpenHour};
 use crate::read::series::Wanted;
 use crate::read::{FIELDS_MAX, ReadError, ReadService};
 use crate::route::shard_of;
-use crate::store::days::{DaysQuery, MarkQuery, MarksOf};
-use crate::store::reading::PageQuery;
-use crate::store::summaries::SummaryQuery;
 use model::{BucketKey, BucketStart, Day, SensorId, stable_hash};
+use store::days::{DaysQuery, MarkQuery, MarksOf};
+use store::maintain::StoredPage;
+use store::reading::PageQuery;
+use store::summaries::SummaryQuery;
 
 /// Shorter windows contain no whole day, unless its sensor was silent for hours.
 const DAYS_RANGE_MIN_MS: i64 = 20 * 60 * 60 * 1000;

@@ -2,8 +2,8 @@
 //! reading has arrived for a while, and earlier if memory is short.
 
 use super::{Entry, GRAIN_MS, Mark, Rollup, RollupSettings};
-use crate::store::days::SensorDay;
 use model::{Now, stable_hash};
+use store::days::SensorDay;
 
 /// A day is computed at the latest after this many times `rollup.late`, even if readings keep
 /// arriving.

@@ -12,11 +12,11 @@ use hashbrown::HashTable;
 use slab::Slab;
 
 use crate::flush::due::DueWheel;
-use crate::store::days::DayMark;
 use model::ack::{Ack, Acks};
 use model::{
     BucketStart, Day, Now, ReadingBatch, SensorId, Span, Zone, sensor_id_memory, stable_hash,
 };
+use store::days::DayMark;
 
 /// The settings of one shard's rollup, fixed at its start.
 #[derive(Debug, Clone)]

@@ -1,9 +1,9 @@
 //! The life of marks and days, step by step.
 
 use super::*;
-use crate::store::days::SensorDay;
 use model::ack::AckOutcome;
 use model::{Reading, Value};
+use store::days::SensorDay;
 
 const HOUR: i64 = 3_600_000;
 const DAY: i64 = 24 * HOUR;

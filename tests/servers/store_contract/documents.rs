@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use crate::support::mongod::unique_database;
 use futures_util::TryStreamExt;
-use hourbucket::store::Store;
-use hourbucket::store::mongo::MongoStore;
 use model::batch::Tags;
 use model::{BatchBuilder, PageKind, PageWrite, Span, Value};
 use mongodb::bson::{Bson, DateTime, Document, doc};
+use store::Store;
+use store::mongo::MongoStore;
 
 use super::{HOUR, START, append, mongo, mongo_v44, page, reading, settings, temps, write};
 

@@ -1,4 +1,4 @@
-//! The store's contract (`src/store/mod.rs`), against the memory store and a real MongoDB; and what
+//! The store's contract (`src/store/src/lib.rs`), against the memory store and a real MongoDB; and what
 //! only a real one has ([`documents`]).
 
 #![allow(clippy::unwrap_used, reason = "a test")]
@@ -11,18 +11,18 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::support::mongod::{Mongod, unique_database};
-use hourbucket::store::memory::MemoryStore;
-use hourbucket::store::mongo::MongoStore;
-use hourbucket::store::{
-    LoadRequest, LoadResult, LoadedBucket, LoadedPage, PageWriteResult, PrepareErrorEnd, Store,
-    StoreError,
-};
 use model::summary::summarise;
 use model::{
     BucketKey, BucketStart, DeadLetter, Gate, PageKind, PageWrite, Reading, Rows, Span,
     StorageMode, Value,
 };
 use mongodb::bson::{Document, doc};
+use store::memory::MemoryStore;
+use store::mongo::MongoStore;
+use store::{
+    LoadRequest, LoadResult, LoadedBucket, LoadedPage, PageWriteResult, PrepareErrorEnd, Store,
+    StoreError,
+};
 
 const HOUR: i64 = 3_600_000;
 /// 2024-03-01T10:00:00Z

@@ -1,11 +1,11 @@
 //! The store's contract for the queries of the read API: pages, summaries, first readings of
 //! buckets, and sensors.
 
-use hourbucket::maintain::StoredPage;
-use hourbucket::store::reading::{PageQuery, SensorQuery};
-use hourbucket::store::summaries::{EdgeQuery, SummaryQuery};
-use hourbucket::store::{PageWriteResult, Store};
 use model::{BucketKey, BucketStart, PageKind, Reading, SensorId, Value};
+use store::maintain::StoredPage;
+use store::reading::{PageQuery, SensorQuery};
+use store::summaries::{EdgeQuery, SummaryQuery};
+use store::{PageWriteResult, Store};
 
 use super::{HOUR, START, append, page, reading, temps, write};
 

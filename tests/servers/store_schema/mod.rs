@@ -13,11 +13,11 @@ use std::time::Duration;
 use crate::support::mongod::{Kind, Mongod, unique_database};
 use config::StoreMode;
 use futures_util::TryStreamExt;
-use hourbucket::store::mongo::MongoStore;
-use hourbucket::store::{PrepareError, PrepareErrorEnd, PreparedStore, Store};
 use model::Span;
 use mongodb::bson::{Bson, Document, doc};
 use mongodb::{Client, Database};
+use store::mongo::MongoStore;
+use store::{PrepareError, PrepareErrorEnd, PreparedStore, Store};
 
 const DAY_S: u64 = 86_400;
 const HOUR_MS: i64 = 3_600_000;

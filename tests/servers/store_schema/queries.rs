@@ -4,9 +4,9 @@
 use std::collections::BTreeMap;
 
 use crate::support::mongod::Mongod;
-use hourbucket::store::mongo::{ReadingsLocation, raw_readings_pipeline};
 use model::Span;
 use mongodb::bson::{Bson, DateTime, Document, doc};
+use store::mongo::{ReadingsLocation, raw_readings_pipeline};
 
 use super::{HOUR_MS, Rig, START_MS};
 

@@ -7,11 +7,11 @@ use std::time::Duration;
 use crate::support;
 use crate::support::mongod::{Kind, Mongod, unique_database};
 use config::StoreMode;
-use hourbucket::store::Store;
-use hourbucket::store::mongo::{OptionalIndexes, RollupSchema};
 use model::{Span, Zone};
 use mongodb::Client;
 use mongodb::bson::{DateTime, Document, doc};
+use store::Store;
+use store::mongo::{OptionalIndexes, RollupSchema};
 
 use super::{DAY_S, MODES, Rig, START_MS, may_pass};
 

@@ -133,7 +133,7 @@ impl Life {
                     sensor_id: sensor_id.as_str().into(),
                     start,
                 };
-                let request = hourbucket::store::LoadRequest {
+                let request = store::LoadRequest {
                     bucket,
                     readings_from: None,
                     doubt: true,

@@ -1,0 +1,376 @@
+//! Reads whole stored buckets, however damaged, for `reconcile` and `convert`. Not used by ingest.
+//! All reads are from the primary, with read concern majority or as a
+//! [snapshot](crate::mongo::snapshot): what they return is not rolled back.
+//!
+//! Memory: one bucket at a time, its readings in compact form (about 30 bytes each with two
+//! numbers).
+
+use std::collections::BTreeMap;
+
+use futures_util::TryStreamExt;
+use mongodb::bson::{Bson, DateTime, Document, RawBsonRef, RawDocument, RawDocumentBuf, doc};
+use mongodb::options::ReadConcern;
+use mongodb::{Collection, Cursor};
+
+use crate::maintain::{BucketMeasurements, MaintainError, Selection, StoredBucket, StoredPage};
+use crate::mongo::MongoStore;
+use crate::mongo::document::{from_primary, int, value_of};
+use crate::mongo::error::describe;
+use crate::mongo::names::{BUCKETS, READINGS};
+use crate::mongo::pack::SERIES;
+use model::{BucketKey, BucketStart, FieldSummary, Number, RowFlags, Rows, StorageMode, ValueRef};
+
+/// Maximum values per reading that [`Rows`] can hold.
+const VALUES_MAX: usize = 255;
+
+/// Both collections with the options of the maintenance commands.
+#[derive(Debug, Clone)]
+pub struct Collections {
+    pub buckets: Collection<RawDocumentBuf>,
+    pub measurements: Collection<RawDocumentBuf>,
+    /// `bucket.span` in milliseconds.
+    pub span_ms: i64,
+}
+
+/// The state of the time-series collection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Native {
+    /// It does not exist, or it is not as hourbucket creates it.
+    Absent,
+    /// It exists; `expire_s`: its `expireAfterSeconds`.
+    There { expire_s: Option<i64> },
+}
+
+/// Converts a driver error, prefixed with the failed step.
+pub fn failed(what: &'static str) -> impl Fn(mongodb::error::Error) -> MaintainError {
+    move |error| MaintainError::Server(format!("{what}: {}", describe(&error)))
+}
+
+impl MongoStore {
+    /// The collections with the read and write concern of the maintenance commands.
+    pub fn collections(&self) -> Collections {
+        let options = |concern| {
+            let mut options = from_primary(concern);
+            options.write_concern = Some(self.options.write_concern.driver());
+            options
+        };
+        let majority = options(ReadConcern::majority());
+        let at_once = options(self.series.snapshot_reads.concern());
+        Collections {
+            buckets: self.db.collection_with_options(BUCKETS, majority),
+            measurements: self.db.collection_with_options(READINGS, at_once),
+            span_ms: self.options.span.ms(),
+        }
+    }
+
+    /// Any collection, read with majority from the primary.
+    pub fn majority(&self, name: &str) -> Collection<RawDocumentBuf> {
+        let options = from_primary(ReadConcern::majority());
+        self.db.collection_with_options(name, options)
+    }
+
+    /// Inspects the time-series collection, and how the server can read it.
+    pub async fn measurements_collection(&self) -> Result<Native, MaintainError> {
+        let hello = self
+            .db
+            .run_command(doc! { "hello": 1 })
+            .await
+            .map_err(failed("reading the topology"))?;
+        self.series.snapshot_reads.note(&hello);
+        let list = doc! { "listCollections": 1, "filter": { "name": READINGS } };
+        let found = self
+            .db
+            .run_command(list)
+            .await
+            .map_err(failed("listing the collections"))?;
+        let batch = found
+            .get_document("cursor")
+            .and_then(|c| c.get_array("firstBatch"));
+        let Some(entry) = batch.ok().and_then(|b| b.first()?.as_document()) else {
+            return Ok(Native::Absent);
+        };
+        let options = entry.get_document("options").ok();
+        let series = options.and_then(|o| o.get_document("timeseries").ok());
+        let fields = series.map(|s| (s.get_str("timeField").ok(), s.get_str("metaField").ok()));
+        if fields != Some((Some("ts"), Some("meta"))) {
+            return Ok(Native::Absent);
+        }
+        let expire = options.and_then(|o| o.get("expireAfterSeconds"));
+        let expire_s = expire.and_then(|e| {
+            e.as_i64()
+                .or(e.as_i32().map(i64::from))
+                .or(e.as_f64().map(|f| f as i64))
+        });
+        Ok(Native::There { expire_s })
+    }
+}
+
+pub fn selected(selection: &Selection) -> Document {
+    let span = doc! {
+        "$gte": DateTime::from_millis(selection.from_ms), "$lt": DateTime::from_millis(selection.to_ms),
+    };
+    let mut filter = doc! { "bucket_start": span };
+    if !selection.sensors.is_empty() {
+        filter.insert("sensor_id", doc! { "$in": &selection.sensors });
+    }
+    filter
+}
+
+pub fn of_bucket(key: &BucketKey) -> Document {
+    doc! { "sensor_id": &*key.sensor_id, "bucket_start": DateTime::from_millis(key.start.0) }
+}
+
+/// The filter for the measurements of one bucket.
+pub fn measured_in(key: &BucketKey, end_ms: i64) -> Document {
+    let span =
+        doc! { "$gte": DateTime::from_millis(key.start.0), "$lt": DateTime::from_millis(end_ms) };
+    doc! { "meta.sensor_id": &*key.sensor_id, "ts": span }
+}
+
+pub fn page_id(key: &BucketKey, page: u32) -> Document {
+    doc! { "sensor_id": &*key.sensor_id, "bucket_start": DateTime::from_millis(key.start.0), "page": page as i32 }
+}
+
+impl Collections {
+    /// Reads one bucket; `measured`: its measurements too, in either storage mode. The pages are
+    /// read from the last to the first. A page is sealed before the next one is created, so in this
+    /// order a correctly written page is never seen unsealed if it has a successor.
+    pub async fn bucket(
+        &self,
+        key: &BucketKey,
+        measured: bool,
+    ) -> Result<StoredBucket, MaintainError> {
+        let what = failed("reading a bucket");
+        let mut cursor = self
+            .buckets
+            .find(of_bucket(key))
+            .sort(doc! { "page": -1 })
+            .await
+            .map_err(&what)?;
+        let mut bucket = self.empty(key.clone());
+        while let Some(found) = cursor.try_next().await.map_err(&what)? {
+            if let Some((_, end_ms, page)) = self.parse(&found) {
+                bucket.end_ms = end_ms;
+                bucket.pages.insert(0, page);
+            }
+        }
+        // The document first, then the measurements. They are written in the opposite order, so a
+        // document never counts a measurement that is missing here.
+        if measured {
+            self.measure(&mut bucket).await?;
+        }
+        Ok(bucket)
+    }
+
+    fn empty(&self, key: BucketKey) -> StoredBucket {
+        StoredBucket {
+            end_ms: key.start.0 + self.span_ms,
+            key,
+            pages: vec![],
+            measured: None,
+        }
+    }
+
+    /// Reads the measurements of a bucket, ordered by time.
+    pub async fn measure(&self, bucket: &mut StoredBucket) -> Result<(), MaintainError> {
+        let what = failed("reading measurements");
+        let filter = measured_in(&bucket.key, bucket.end_ms);
+        let mut cursor = self
+            .measurements
+            .find(filter)
+            .sort(doc! { "ts": 1 })
+            .await
+            .map_err(&what)?;
+        let mut measured = BucketMeasurements::default();
+        while cursor.advance().await.map_err(&what)? {
+            let found = cursor.current();
+            if !push(&mut measured.rows, found, &["_id", "ts", "meta"]) {
+                measured.unreadable += 1;
+            }
+            if let Ok(meta) = found.get_document("meta") {
+                measured.tags = tags_of(meta);
+            }
+        }
+        bucket.measured = Some(measured);
+        Ok(())
+    }
+
+    /// Streams all selected buckets, sensor by sensor in index order, without measurements.
+    pub async fn stream(&self, selection: &Selection) -> Result<Stream<'_>, MaintainError> {
+        let sort = doc! { "sensor_id": 1, "bucket_start": -1, "page": 1 };
+        let cursor = self.buckets.find(selected(selection)).sort(sort).await;
+        Ok(Stream {
+            of: self,
+            cursor: cursor.map_err(failed("reading the buckets"))?,
+            next: None,
+        })
+    }
+
+    /// Parses a document of `sensor_buckets` into its bucket, the bucket's end, and the page.
+    /// `None` if its id is not one that hourbucket writes.
+    pub fn parse(&self, found: &RawDocument) -> Option<(BucketKey, i64, StoredPage)> {
+        let key = key_of(found)?;
+        let number = |name: &str| found.get(name).ok().flatten().and_then(int);
+        let time = |name: &str| found.get_datetime(name).ok().map(|d| d.timestamp_millis());
+        let mut rows = Rows::default();
+        let mut unreadable = 0;
+        for element in found.get_array("readings").into_iter().flatten() {
+            let reading = element.ok().and_then(|e| e.as_document());
+            if !reading.is_some_and(|r| push(&mut rows, r, &["ts"])) {
+                unreadable += 1;
+            }
+        }
+        let series = found.get_str("storage").is_ok_and(|s| s == SERIES);
+        let page = StoredPage {
+            page: u32::try_from(number("page")?).ok()?,
+            storage_mode: if series {
+                StorageMode::TimeSeries
+            } else {
+                StorageMode::Bucket
+            },
+            count: number("count"),
+            sealed: found.get_bool("has_overflow").unwrap_or(false),
+            first_ts_ms: time("first_ts"),
+            last_ts_ms: time("last_ts"),
+            summary: found
+                .get_document("summary")
+                .map(summary_of)
+                .unwrap_or_default(),
+            tags: found.get_document("tags").map(entries).unwrap_or_default(),
+            rows,
+            unreadable,
+            readings_removed: found.get_bool("readings_removed").unwrap_or(false),
+        };
+        let end_ms = time("bucket_end").unwrap_or(key.start.0 + self.span_ms);
+        Some((key, end_ms, page))
+    }
+}
+
+/// The bucket of a document of `sensor_buckets`, or of its projection.
+pub fn key_of(found: &RawDocument) -> Option<BucketKey> {
+    let sensor_id = found.get_str("sensor_id").ok()?.into();
+    Some(BucketKey {
+        sensor_id,
+        start: BucketStart(found.get_datetime("bucket_start").ok()?.timestamp_millis()),
+    })
+}
+
+pub struct Stream<'a> {
+    of: &'a Collections,
+    cursor: Cursor<RawDocumentBuf>,
+    next: Option<(BucketKey, i64, StoredPage)>,
+}
+
+impl Stream<'_> {
+    pub async fn next(&mut self) -> Result<Option<StoredBucket>, MaintainError> {
+        let mut bucket: Option<StoredBucket> = self.next.take().map(|page| self.begin(page));
+        while let Some(found) = self
+            .cursor
+            .try_next()
+            .await
+            .map_err(failed("reading the buckets"))?
+        {
+            let Some(page) = self.of.parse(&found) else {
+                continue;
+            };
+            match bucket.as_mut() {
+                None => bucket = Some(self.begin(page)),
+                Some(open) if open.key == page.0 => open.pages.push(page.2),
+                Some(_) => {
+                    self.next = Some(page);
+                    break;
+                }
+            }
+        }
+        Ok(bucket)
+    }
+
+    fn begin(&self, (key, end_ms, page): (BucketKey, i64, StoredPage)) -> StoredBucket {
+        StoredBucket {
+            end_ms,
+            pages: vec![page],
+            ..self.of.empty(key)
+        }
+    }
+}
+
+/// Adds a stored reading. Returns `false`, and adds nothing, for a document that hourbucket cannot
+/// have written.
+pub fn push(rows: &mut Rows, reading: &RawDocument, skip: &[&str]) -> bool {
+    let Ok(ts) = reading.get_datetime("ts") else {
+        return false;
+    };
+    let mut values = vec![];
+    for element in reading {
+        let Ok((name, value)) = element else {
+            return false;
+        };
+        let name = name.as_str();
+        if skip.contains(&name) {
+            continue;
+        }
+        let Some(value) = value_of(value) else {
+            return false;
+        };
+        values.push((name, value));
+    }
+    if values.len() > VALUES_MAX {
+        return false;
+    }
+    rows.push_named(ts.timestamp_millis(), RowFlags::default(), &values);
+    true
+}
+
+pub fn summary_of(summary: &RawDocument) -> BTreeMap<String, Option<FieldSummary>> {
+    let num = |of: &RawDocument, name: &str| match of.get(name).ok()?? {
+        RawBsonRef::Double(v) => Some(Number::Double(v)),
+        RawBsonRef::Int64(v) => Some(Number::Int(v)),
+        RawBsonRef::Int32(v) => Some(Number::Int(i64::from(v))),
+        _ => None,
+    };
+    let field = |value: RawBsonRef<'_>| {
+        let of = value.as_document()?;
+        let count = u32::try_from(of.get("count").ok()?.and_then(int)?).ok()?;
+        Some(FieldSummary {
+            min: num(of, "min")?,
+            max: num(of, "max")?,
+            sum: num(of, "sum")?,
+            count,
+        })
+    };
+    summary
+        .iter()
+        .filter_map(Result::ok)
+        .map(|(name, value)| (name.as_str().to_owned(), field(value)))
+        .collect()
+}
+
+pub fn entries(tags: &RawDocument) -> BTreeMap<String, String> {
+    let entry = |(name, value): (&mongodb::bson::raw::CStr, RawBsonRef<'_>)| {
+        Some((name.as_str().to_owned(), value.as_str()?.to_owned()))
+    };
+    tags.iter()
+        .filter_map(Result::ok)
+        .filter_map(entry)
+        .collect()
+}
+
+fn tags_of(meta: &RawDocument) -> BTreeMap<String, String> {
+    meta.get_document("tags").map(entries).unwrap_or_default()
+}
+
+pub fn tags_document(tags: &BTreeMap<String, String>) -> Document {
+    tags.iter()
+        .map(|(k, v)| (k.clone(), Bson::from(v.as_str())))
+        .collect()
+}
+
+/// A value as BSON; integers stay integers.
+pub fn value_bson(value: ValueRef<'_>) -> Bson {
+    match value {
+        ValueRef::Double(v) => Bson::Double(v),
+        ValueRef::Int(v) => Bson::Int64(v),
+        ValueRef::Bool(v) => Bson::Boolean(v),
+        ValueRef::Str(v) => Bson::from(v),
+    }
+}

@@ -1,0 +1,128 @@
+//! The collections and the view of the daily rollup, and the zone of its days, which is recorded
+//! once:
+//!
+//! ```text
+//! hourbucket_meta: { _id: "rollup", zone: "Europe/Berlin" }
+//! ```
+
+use mongodb::bson::{Bson, Document, doc};
+
+use crate::mongo::names::{DAY_SUMMARIES, DAYS, META, PENDING_DAYS};
+use crate::mongo::schema::collections::{made, summary_of_field, ttl, validated, view};
+use crate::mongo::schema::rollup_schema::RollupSchema;
+use crate::mongo::setup::{SchemaError, Setup};
+use model::Zone;
+
+/// The id of the document.
+const ID: &str = "rollup";
+/// The longest day; the TTL index is on the start of the day.
+const DAY_MAX_S: i64 = 25 * 60 * 60;
+
+/// Creates missing objects, and updates different ones. Returns one line per change.
+///
+/// # Errors
+/// The first step that failed, or that the database has days of another zone.
+pub async fn prepare(setup: &Setup<'_>, rollup: RollupSchema) -> Result<Vec<String>, SchemaError> {
+    let mut done = vec![];
+    record_zone(setup, rollup.zone).await?;
+    let found = setup.list(&[DAYS, PENDING_DAYS, DAY_SUMMARIES]).await?;
+    done.extend(validated(setup, &found, DAYS, validator()).await?);
+    if found.get(PENDING_DAYS).is_none()
+        && made(setup.create(PENDING_DAYS, &doc! {}).await, PENDING_DAYS)?
+    {
+        done.push(format!("created collection {PENDING_DAYS}"));
+    }
+    let key = doc! { "sensor_id": 1, "day": 1 };
+    setup
+        .create_index(DAYS, doc! { "key": key, "name": "sensor_day" })
+        .await?;
+    let key = doc! { "sensor_id": 1 };
+    setup
+        .create_index(PENDING_DAYS, doc! { "key": key, "name": "sensor" })
+        .await?;
+    let seconds = rollup
+        .retention
+        .map(|d| i64::try_from(d.as_secs()).unwrap_or(i64::from(i32::MAX)));
+    let seconds = seconds.map(|s| s.saturating_add(DAY_MAX_S).min(i64::from(i32::MAX)));
+    done.extend(ttl(setup, DAYS, "day", "day_ttl", seconds, None).await?);
+    done.extend(view(setup, &found, DAY_SUMMARIES, DAYS, vec![averages()]).await?);
+    Ok(done)
+}
+
+/// Refuses a database with days of another zone. Changes nothing.
+///
+/// # Errors
+/// What does not match, and what to do.
+pub async fn check(setup: &Setup<'_>, zone: Zone) -> Result<(), SchemaError> {
+    let find = doc! {
+        "find": META, "filter": { "_id": ID }, "limit": 1, "readConcern": { "level": "majority" },
+    };
+    let step = "reading the zone of the days (hourbucket_meta)";
+    match setup.first(find).await.map_err(|f| f.at(step))? {
+        Some(recorded) => fits(&recorded, zone, setup, step),
+        None => Ok(()),
+    }
+}
+
+/// Records the zone, or refuses another one.
+async fn record_zone(setup: &Setup<'_>, zone: Zone) -> Result<(), SchemaError> {
+    let step = "recording the zone of the days (hourbucket_meta)";
+    let (recorded, _) = setup
+        .find_or_insert(ID, doc! { "zone": zone.name() })
+        .await
+        .map_err(|f| f.at(step))?;
+    fits(&recorded, zone, setup, step)
+}
+
+/// Days of two zones overlap.
+fn fits(recorded: &Document, zone: Zone, setup: &Setup<'_>, step: &str) -> Result<(), SchemaError> {
+    let found = recorded.get_str("zone").unwrap_or_default();
+    if found == zone.name() {
+        return Ok(());
+    }
+    let detail = format!(
+        "database {} has days of the zone \"{found}\", but rollup.zone is \"{}\": set rollup.zone \
+         = \"{found}\"; or stop every instance, drop {DAYS} and {PENDING_DAYS}, remove the \
+         document {{ _id: \"rollup\" }} from {META}, start again, and fill the past with \
+         `hourbucket init --rollup-from DATE`",
+        setup.db.name(),
+        zone.name()
+    );
+    Err(SchemaError::permanent(step, detail))
+}
+
+/// Adds the average to each field. Accepts any stored content, like the view of hours.
+fn averages() -> Document {
+    let average = doc! { "$cond": [
+        { "$gt": ["$$f.v.count", 0] }, { "$divide": ["$$f.v.sum", "$$f.v.count"] }, Bson::Null,
+    ] };
+    let field = doc! { "k": "$$f.k", "v": {
+        "min": "$$f.v.min", "max": "$$f.v.max", "sum": "$$f.v.sum", "count": "$$f.v.count", "avg": average,
+    } };
+    let fields = doc! { "$objectToArray": { "$ifNull": ["$summary", {}] } };
+    doc! { "$project": {
+        "_id": 0, "sensor_id": 1, "day": 1, "tags": 1, "count": 1, "first_ts": 1, "last_ts": 1,
+        "summary": { "$arrayToObject": { "$map": { "input": fields, "as": "f", "in": field } } },
+        "summary_truncated": 1,
+    } }
+}
+
+fn validator() -> Document {
+    let number = doc! { "bsonType": ["int", "long"], "minimum": 0 };
+    doc! { "$jsonSchema": {
+        "bsonType": "object",
+        "required": ["_id", "schema_version", "sensor_id", "day", "count", "first_ts", "last_ts", "summary"],
+        "properties": {
+            "_id": { "bsonType": "object", "required": ["sensor_id", "day"] },
+            "schema_version": { "bsonType": ["int", "long"], "minimum": 1 },
+            "sensor_id": { "bsonType": "string", "minLength": 1 },
+            "day": { "bsonType": "date" },
+            "tags": { "bsonType": "object" },
+            "count": number,
+            "first_ts": { "bsonType": "date" },
+            "last_ts": { "bsonType": "date" },
+            "summary": { "bsonType": "object", "additionalProperties": summary_of_field() },
+            "summary_truncated": { "bsonType": "bool" },
+        },
+    } }
+}

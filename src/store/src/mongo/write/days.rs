@@ -1,0 +1,229 @@
+//! Writes marks in `rollup_pending` and documents in `sensor_days`.
+//!
+//! ```text
+//! rollup_pending: { _id: { instance, day, sensor_id }, sensor_id, marked_at }
+//! ```
+
+use mongodb::bson::{Bson, DateTime, Document, doc};
+
+use crate::days::{DayMark, DaySummary, DayWritten, SensorDay};
+use crate::maintain::Hour;
+use crate::mongo::MongoStore;
+use crate::mongo::error::{
+    StatementError, command_code, command_error, concern_error, describe, statement_error, text_of,
+};
+use crate::mongo::limited::in_part;
+use crate::mongo::names::{DAYS, PENDING_DAYS};
+use crate::mongo::pack::SCHEMA_VERSION;
+use crate::{BoxFuture, StoreError, StoreErrorKind};
+use model::{FieldSummary, Number};
+
+/// Bytes of the documents of one command.
+const COMMAND_BYTES_MAX: usize = 8 << 20;
+
+/// The id of a mark.
+pub fn mark_id(mark: &DayMark) -> Document {
+    doc! { "instance": &*mark.instance, "day": DateTime::from_millis(mark.day_ms), "sensor_id": &*mark.sensor_id }
+}
+
+impl MongoStore {
+    pub async fn set_marks(&self, marks: &[DayMark]) -> Result<(), StoreError> {
+        let statement = |mark: &DayMark| {
+            let at = DateTime::from_millis(mark.version);
+            let is_later = doc! { "$gt": ["$marked_at", at] };
+            let marked_at = doc! { "$cond": [is_later, { "$add": ["$marked_at", 1] }, at] };
+            let set =
+                doc! { "marked_at": marked_at, "sensor_id": { "$literal": &*mark.sensor_id } };
+            doc! { "q": { "_id": mark_id(mark) }, "u": [{ "$set": set }], "upsert": true }
+        };
+        let updates: Vec<Document> = marks.iter().map(statement).collect();
+        self.all_applied(doc! { "update": PENDING_DAYS, "updates": updates, "ordered": false })
+            .await
+            .map(drop)
+    }
+
+    pub async fn remove_marks(&self, marks: &[DayMark]) -> Result<(), StoreError> {
+        let statement = |mark: &DayMark| {
+            let at = DateTime::from_millis(mark.version);
+            doc! { "q": { "_id": mark_id(mark), "marked_at": at }, "limit": 1 }
+        };
+        let deletes: Vec<Document> = marks.iter().map(statement).collect();
+        self.all_applied(doc! { "delete": PENDING_DAYS, "deletes": deletes, "ordered": false })
+            .await
+            .map(drop)
+    }
+
+    /// See [`crate::days::DayStore::write_days`].
+    pub fn put_days<'a>(
+        &'a self,
+        days: &'a [(SensorDay, DaySummary)],
+        replace: bool,
+    ) -> BoxFuture<'a, Result<Vec<DayWritten>, StoreError>> {
+        Box::pin(async move {
+            let mut written = Vec::with_capacity(days.len());
+            let mut rest = days;
+            while !rest.is_empty() {
+                let mut bytes = 0;
+                let fits = |(_, summary): &&(SensorDay, DaySummary)| {
+                    bytes += about_bytes(&summary.hour);
+                    bytes <= COMMAND_BYTES_MAX
+                };
+                let (some, others) = rest.split_at(rest.iter().take_while(fits).count().max(1));
+                let answers = self.put_some(some, replace).await;
+                written.extend(if written.is_empty() {
+                    answers?
+                } else {
+                    answers.map_err(in_part)?
+                });
+                rest = others;
+            }
+            Ok(written)
+        })
+    }
+
+    /// Sends one command. If the server rejects it as a whole because of its data, halves it.
+    async fn put_some(
+        &self,
+        days: &[(SensorDay, DaySummary)],
+        replace: bool,
+    ) -> Result<Vec<DayWritten>, StoreError> {
+        let updates: Vec<Document> = days
+            .iter()
+            .map(|(day, summary)| statement(day, summary, replace))
+            .collect();
+        let command = doc! { "update": DAYS, "updates": updates, "ordered": false };
+        match self.changed(command).await? {
+            Ok(reply) => {
+                let mut written = answers(days.len(), &reply)?;
+                let again: Vec<usize> = (0..days.len())
+                    .filter(|i| written[*i] == DayWritten::Newer)
+                    .collect();
+                if !again.is_empty() {
+                    // The document counts more, or another instance inserted it at the same moment:
+                    // now it exists.
+                    let updates = again
+                        .iter()
+                        .map(|i| statement(&days[*i].0, &days[*i].1, replace));
+                    let command = doc! { "update": DAYS, "updates": updates.collect::<Vec<_>>(), "ordered": false };
+                    let reply = self
+                        .changed(command)
+                        .await?
+                        .map_err(|e| command_error(&e))?;
+                    again
+                        .iter()
+                        .zip(answers(again.len(), &reply)?)
+                        .for_each(|(i, answer)| written[*i] = answer);
+                }
+                Ok(written)
+            }
+            Err(error)
+                if command_code(&error)
+                    .is_some_and(|c| statement_error(c) == StatementError::Data) =>
+            {
+                if days.len() == 1 {
+                    return Ok(vec![DayWritten::Rejected {
+                        detail: describe(&error),
+                    }]);
+                }
+                let (a, b) = days.split_at(days.len() / 2);
+                let mut written = self.put_days(a, replace).await?;
+                written.extend(self.put_days(b, replace).await.map_err(in_part)?);
+                Ok(written)
+            }
+            Err(error) => Err(command_error(&error)),
+        }
+    }
+}
+
+fn statement(day: &SensorDay, summary: &DaySummary, replace: bool) -> Document {
+    let document = document(day, summary);
+    let id = document.get("_id").cloned().unwrap_or(Bson::Null);
+    let start = DateTime::from_millis(day.day.start_ms);
+    let mut q = doc! { "_id": id, "sensor_id": &*day.sensor_id, "day": start };
+    if !replace {
+        q.insert("count", doc! { "$lte": summary.hour.count as i64 });
+    }
+    doc! { "q": q, "u": document, "upsert": true }
+}
+
+/// The document of a day.
+fn document(day: &SensorDay, DaySummary { hour, tags }: &DaySummary) -> Document {
+    let date = |ms: Option<i64>| Bson::from(DateTime::from_millis(ms.unwrap_or(day.day.start_ms)));
+    let start = DateTime::from_millis(day.day.start_ms);
+    let number = |n: Number| match n {
+        Number::Int(v) => Bson::Int64(v),
+        Number::Double(v) => Bson::Double(v),
+    };
+    let field = |(name, s): (&String, &FieldSummary)| {
+        let count = i32::try_from(s.count).map_or(Bson::Int64(i64::from(s.count)), Bson::Int32);
+        let of = doc! { "min": number(s.min), "max": number(s.max), "sum": number(s.sum), "count": count };
+        (name.clone(), Bson::from(of))
+    };
+    let mut document = doc! {
+        "_id": { "sensor_id": &*day.sensor_id, "day": start },
+        "schema_version": SCHEMA_VERSION,
+        "sensor_id": &*day.sensor_id,
+        "day": start,
+        "count": hour.count as i64,
+        "first_ts": date(hour.first_ts_ms),
+        "last_ts": date(hour.last_ts_ms),
+        "summary": hour.summary.iter().map(field).collect::<Document>(),
+    };
+    if !tags.is_empty() {
+        let tags: Document = tags
+            .iter()
+            .map(|(k, v)| (k.clone(), Bson::from(v.as_str())))
+            .collect();
+        document.insert("tags", tags);
+    }
+    if hour.is_truncated {
+        document.insert("summary_truncated", true);
+    }
+    document
+}
+
+fn about_bytes(hour: &Hour) -> usize {
+    1024 + hour
+        .summary
+        .keys()
+        .map(|name| name.len() + 80)
+        .sum::<usize>()
+}
+
+fn answers(days: usize, reply: &Document) -> Result<Vec<DayWritten>, StoreError> {
+    if let Some(detail) = concern_error(reply) {
+        return Err(StoreError::Unknown {
+            kind: StoreErrorKind::WriteConcern,
+            detail,
+        });
+    }
+    let mut answers = vec![DayWritten::Done; days];
+    let errors = reply
+        .get_array("writeErrors")
+        .map(Vec::as_slice)
+        .unwrap_or_default();
+    for error in errors.iter().filter_map(Bson::as_document) {
+        let code = error.get_i32("code").unwrap_or_default();
+        let detail = format!("{} ({code})", text_of(error, ""));
+        let index = error
+            .get_i32("index")
+            .ok()
+            .and_then(|i| usize::try_from(i).ok());
+        match (
+            index.and_then(|i| answers.get_mut(i)),
+            statement_error(code),
+        ) {
+            // The document exists and counts more, so the filter did not match, and the insert
+            // collided.
+            (Some(answer), StatementError::Conflict) => *answer = DayWritten::Newer,
+            (Some(answer), StatementError::Data) => *answer = DayWritten::Rejected { detail },
+            _ => {
+                return Err(StoreError::Unknown {
+                    kind: StoreErrorKind::Command,
+                    detail,
+                });
+            }
+        }
+    }
+    Ok(answers)
+}
