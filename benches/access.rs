@@ -22,8 +22,8 @@ use std::time::Duration;
 
 use config::Config;
 use decode::{Context, Format, Rejects, decode};
-use hourbucket::access::{Grant, GrantDefaults, Quota, Tokens, hash_secret};
 use model::{BatchBuilder, Now, SensorPatterns};
+use net::access::{Grant, GrantDefaults, Quota, Tokens, hash_secret};
 
 const NOW: i64 = 1_709_290_800_000;
 /// Of one body.
@@ -93,7 +93,7 @@ fn request(body_bytes: usize) -> f64 {
         mono_ms += 1;
         let grant = tokens.of_secret("gw500", "secret500").unwrap();
         grant
-            .check_sender(hourbucket::access::Protocol::Http, NOW)
+            .check_sender(net::access::Protocol::Http, NOW)
             .unwrap();
         grant
             .usage

@@ -39,7 +39,6 @@
 //! strict}`, `latest::state`, `rollup::state`, `enrich::registry`, `read::{hours, merge}`.
 //! `tests/architecture.rs` enforces these rules.
 
-pub mod access;
 pub mod accumulate;
 pub mod admin;
 pub mod app;

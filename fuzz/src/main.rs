@@ -14,9 +14,9 @@
 mod codec;
 #[path = "../../src/ingest/listen/frames.rs"]
 mod frames;
-#[path = "../../src/ingest/proxy/forwarded.rs"]
+#[path = "../../src/net/src/proxy/forwarded.rs"]
 mod forwarded;
-#[path = "../../src/ingest/proxy/header.rs"]
+#[path = "../../src/net/src/proxy/header.rs"]
 mod header;
 #[path = "../../src/ingest/packet_fields.rs"]
 mod packet_fields;

@@ -10,11 +10,11 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
 use super::answer::{ApiError, token_text};
-use crate::access::{Credentials, Grant, Protocol};
-use crate::ingest::http::Peer;
-use crate::ingest::http::foreign::{check_page, is_local};
-use crate::ingest::shares::Owner;
 use model::{Clock, SensorPatterns};
+use net::access::{Credentials, Grant, Protocol};
+use net::http::Peer;
+use net::http::foreign::{check_page, is_local};
+use net::shares::Owner;
 
 /// The credentials in effect. A reload can replace them while requests are served.
 #[derive(Debug, Clone, Default)]
@@ -222,13 +222,13 @@ mod tests {
     /// A tokens file with `r.secret`.
     fn tokens() -> Arc<Credentials> {
         let file = tempfile::NamedTempFile::new().unwrap();
-        let hash = crate::access::hash_secret("secret");
+        let hash = net::access::hash_secret("secret");
         std::fs::write(
             file.path(),
             format!("[[tokens]]\nid = \"r\"\nsha256 = \"{hash}\"\n"),
         )
         .unwrap();
-        let grants = crate::access::GrantDefaults::unlimited();
+        let grants = net::access::GrantDefaults::unlimited();
         Arc::new(
             Credentials::load("http.tokens_file", Some(file.path()), false, &grants)
                 .unwrap()

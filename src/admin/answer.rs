@@ -6,10 +6,10 @@ use axum::http::header::RETRY_AFTER;
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 
-use crate::access::{CredentialFault, Denied};
-use crate::ingest::http::json_response::json;
-use crate::ingest::http::tokens::TokenFault;
 use crate::read::ReadError;
+use net::access::{CredentialFault, Denied};
+use net::http::json_response::json;
+use net::http::tokens::TokenFault;
 use telemetry::tail::TooManyWatchers;
 
 /// Why a request fails.

@@ -20,7 +20,6 @@ use super::answer::ApiError;
 use super::cursor;
 use super::params::{bounded, format_of, time, window_of};
 use super::render::{readings_body, value_json};
-use crate::ingest::http::json_response::json;
 use crate::read::hours::Hour;
 use crate::read::merge::{Cursor, Window};
 use crate::read::sensors::{SensorListQuery, SensorState};
@@ -28,6 +27,7 @@ use crate::read::{QueryResult, ReadService};
 use model::{
     BucketStart, DAY_MS, Day, DeadLetter, FieldKinds, FieldSummary, Number, ValueRef, rfc3339,
 };
+use net::http::json_response::json;
 use store::reading::{DeadLetterQuery, StoredDeadLetter};
 use telemetry::rejected;
 

@@ -40,14 +40,17 @@ use tokio_util::sync::CancellationToken;
 
 use self::access::Access;
 use self::answer::ApiError;
-use crate::access::Credentials;
-use crate::ingest::http::json_response::json;
-use crate::ingest::http::refused_body::discard_rest;
-use crate::ingest::http::server::{self, End};
-use crate::ingest::http::{BindError, Port, PortSetter, open_tls};
-use crate::ingest::tls::{Certificates, OnTls, TlsError};
 use crate::read::ReadService;
 use model::Clock;
+use net::access::Credentials;
+use net::http::BindError;
+use net::http::Port;
+use net::http::PortSetter;
+use net::http::json_response::json;
+use net::http::open_tls;
+use net::http::refused_body::discard_rest;
+use net::http::server::{self, End};
+use net::tls::{Certificates, OnTls, TlsError};
 use telemetry::metrics;
 
 /// All routes except those of [`api`].

@@ -25,9 +25,9 @@ use tokio::time::Instant;
 
 use super::access::{self, Access, Reader};
 use super::answer::ApiError;
-use crate::ingest::http::Peer;
-use crate::ingest::shares::{Owner, Shares};
 use model::SensorPatterns;
+use net::http::Peer;
+use net::shares::{Owner, Shares};
 use telemetry::tail::{self, View, WATCHERS_MAX, Watch};
 
 pub(super) const ROUTE: &str = "/v1/tail";
@@ -173,7 +173,7 @@ impl Following {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::access::Grant;
+    use net::access::Grant;
 
     #[test]
     fn one_reader_leaves_places_to_others() {

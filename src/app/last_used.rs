@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use tokio::sync::Mutex;
 
-use crate::access::{LAST_USED_FILE, LastUsed, Usages};
 use config::Config;
 use model::Clock;
+use net::access::{LAST_USED_FILE, LastUsed, Usages};
 
 /// The shortest time between two writes.
 const EVERY: Duration = Duration::from_secs(60);

@@ -9,7 +9,6 @@ use tokio_util::sync::CancellationToken;
 use super::StartError;
 use super::context::{ServiceContext, logged};
 use super::reload::{Reloader, Running};
-use crate::access::{GrantDefaults, Jwt, JwtKeysError, Usages};
 use crate::admin::{Admin, TokenSource};
 use crate::ingest::http::HttpIngest;
 use crate::ingest::listen::MqttListener;
@@ -17,6 +16,7 @@ use crate::ingest::mqtt::{self, BrokerStatus};
 use crate::ingest::{self, IngestDeps};
 use config::{AckMode, Config, Decoding, Live, Setter};
 use journal::admission::Admission;
+use net::access::{GrantDefaults, Jwt, JwtKeysError, Usages};
 
 impl ServiceContext {
     /// What grants are made with; their usages start at zero.

@@ -17,13 +17,14 @@ use tokio::sync::Mutex;
 use tokio::task::JoinError;
 
 use super::files::within_files;
-use crate::access::{Credentials, GrantDefaults, Jwt, JwtKeysError, TokensError};
 use crate::admin::{self, Health, TokenSource};
-use crate::ingest::tls::{Certificates, Files, Loaded as LoadedTls};
-use crate::ingest::{TlsError, http, listen};
+use crate::ingest::{http, listen};
 use config::reload::{Change, ReloadConflict, changes, fits, taken_over};
 use config::{Config, ConfigErrors, Decoding, Loaded, Setter};
 use model::Clock;
+use net::access::{Credentials, GrantDefaults, Jwt, JwtKeysError, TokensError};
+use net::tls::TlsError;
+use net::tls::{Certificates, Files, Loaded as LoadedTls};
 use telemetry::metrics::ReloadResult;
 use telemetry::{audit, log, metrics};
 

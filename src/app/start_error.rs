@@ -4,12 +4,12 @@ use std::path::PathBuf;
 
 use tokio::task::JoinError;
 
-use crate::access::{JwtKeysError, TokensError};
 use crate::admin::AdminError;
 use crate::ingest::http::HttpError;
 use crate::ingest::listen::ListenError;
 use crate::ingest::mqtt::SetupError;
 use journal::JournalError;
+use net::access::{JwtKeysError, TokensError};
 
 /// What could not be started, and why.
 #[derive(Debug, thiserror::Error)]

@@ -48,7 +48,7 @@ pub(super) async fn check(
         ("admin tls", Some(&config.admin.tls)),
     ];
     for (what, tls) in ports {
-        if let Some(result) = tls.and_then(|tls| crate::ingest::http::check_tls(tls, now_s)) {
+        if let Some(result) = tls.and_then(|tls| net::http::check_tls(tls, now_s)) {
             findings.push(Finding {
                 what: what.into(),
                 result: result.map_err(Box::from),
@@ -131,10 +131,10 @@ fn check_credentials(config: &Config) -> Vec<Finding> {
         .as_ref()
         .filter(|_| config.http.enabled)
     {
-        let result = crate::access::Tokens::load(
+        let result = net::access::Tokens::load(
             "http.tokens_file",
             path,
-            &crate::access::GrantDefaults::unlimited(),
+            &net::access::GrantDefaults::unlimited(),
         );
         let result = result
             .map(|t| format!("{} tokens", t.len()))
@@ -144,7 +144,7 @@ fn check_credentials(config: &Config) -> Vec<Finding> {
             result,
         });
     }
-    match crate::access::Jwt::load(&config.jwt) {
+    match net::access::Jwt::load(&config.jwt) {
         Ok(None) => {}
         Ok(Some(jwt)) => findings.push(Finding {
             what: "jwt".into(),

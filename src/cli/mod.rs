@@ -430,7 +430,7 @@ fn hash_token() -> ExitCode {
 /// The line of the tokens file; `None` without a secret, whose hash would let anyone in.
 fn hash_line(text: &str) -> Option<String> {
     let secret = text.trim_end_matches(['\r', '\n']);
-    let hash = (!secret.is_empty()).then(|| crate::access::hash_secret(secret))?;
+    let hash = (!secret.is_empty()).then(|| net::access::hash_secret(secret))?;
     Some(format!("sha256 = \"{hash}\""))
 }
 

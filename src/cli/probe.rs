@@ -12,7 +12,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use super::client::on_this_machine;
-use crate::ingest::tls;
+use net::tls;
 
 /// Time limit for connection and response together.
 const WITHIN: Duration = Duration::from_secs(5);

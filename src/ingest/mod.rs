@@ -2,16 +2,10 @@
 //! admission ([`journal::admission`]) and answers the sender once the readings are acknowledged.
 //! Ingest handles protocols, not buckets.
 
-pub(crate) mod connections;
 pub mod http;
 pub mod listen;
 pub mod mqtt;
 mod packet_fields;
-pub(crate) mod proxy;
-pub(crate) mod shares;
-pub(crate) mod tls;
-
-pub use tls::{OnTls, TlsError, TlsStatus};
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -19,10 +13,11 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use crate::access::GrantDefaults;
 use config::{AckMode, Decoding, Live};
 use journal::admission::Admission;
 use model::Clock;
+use net::access::GrantDefaults;
+use net::tls::OnTls;
 
 /// What every protocol needs in addition to its own settings.
 #[derive(Clone)]

@@ -14,8 +14,8 @@ use crate::support::https::{Https, Trust};
 use crate::support::in_process::InProcess;
 use crate::support::openssl::Ca;
 use crate::support::raw_mqtt::connect;
-use hourbucket::access::hash_secret;
 use hourbucket::app::Reloaded;
+use net::access::hash_secret;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 

@@ -14,8 +14,8 @@ use serde_json::{Value, json};
 use crate::support::in_process::{InProcess, ask};
 use crate::support::openssl::JwtKey;
 use crate::support::raw_mqtt::{Raw, connect, disconnect_reason};
-use hourbucket::access::hash_secret;
 use hourbucket::app::Reloaded;
+use net::access::hash_secret;
 
 fn now_s() -> u64 {
     std::time::SystemTime::now()

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::support::direct_rig::*;
 use crate::support::raw_mqtt::{Raw, connect, publish};
-use hourbucket::access::hash_secret;
+use net::access::hash_secret;
 
 use super::mqtt_direct::tool;
 

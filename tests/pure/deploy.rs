@@ -429,7 +429,7 @@ fn the_debian_package_finds_its_files() {
 /// that does not.
 #[test]
 fn the_token_of_the_load_test_is_in_its_tokens_file() {
-    use hourbucket::access::{GrantDefaults, Tokens};
+    use net::access::{GrantDefaults, Tokens};
 
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
     let tokens = Tokens::load(

@@ -7,13 +7,13 @@
 #[path = "../../src/ingest/listen/codec.rs"]
 #[allow(dead_code, unreachable_pub, reason = "the service uses the rest")]
 mod codec;
-#[path = "../../src/ingest/proxy/forwarded.rs"]
+#[path = "../../src/net/src/proxy/forwarded.rs"]
 #[allow(dead_code, unreachable_pub, reason = "the service uses the rest")]
 mod forwarded;
 #[path = "../../src/ingest/listen/frames.rs"]
 #[allow(dead_code, unreachable_pub, reason = "the service uses the rest")]
 mod frames;
-#[path = "../../src/ingest/proxy/header.rs"]
+#[path = "../../src/net/src/proxy/header.rs"]
 #[allow(dead_code, unreachable_pub, reason = "the service uses the rest")]
 mod header;
 #[path = "../../fuzz/src/invariants.rs"]

@@ -17,7 +17,7 @@ use crate::support::mongod::{Mongod, unique_database};
 use crate::support::raw_mqtt::{Raw, connect};
 use crate::support::service::Service;
 use crate::support::{free_port, wait_until};
-use hourbucket::access::hash_secret;
+use net::access::hash_secret;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 /// A client id that pretends to be the rest of a line.

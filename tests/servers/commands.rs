@@ -350,7 +350,7 @@ fn inspect_says_what_is_not_stored_yet() {
 fn tail_shows_readings_that_its_token_may_read_as_they_are_accepted() {
     let dir = tempfile::tempdir().unwrap();
     let token = |id: &str, rules: &str| {
-        let hash = hourbucket::access::hash_secret("secret");
+        let hash = net::access::hash_secret("secret");
         format!("[[tokens]]\nid = \"{id}\"\nsha256 = \"{hash}\"\n{rules}\n")
     };
     let file = dir.path().join("tokens.toml");

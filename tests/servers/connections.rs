@@ -394,7 +394,7 @@ fn unread_responses_are_dropped() {
 #[test]
 fn wrong_tokens_are_counted_and_logged_with_their_address() {
     let tokens = tempfile::NamedTempFile::new().unwrap();
-    let hash = hourbucket::access::hash_secret("secret");
+    let hash = net::access::hash_secret("secret");
     std::fs::write(
         tokens.path(),
         format!("[[tokens]]\nid = \"gw1\"\nsha256 = \"{hash}\"\n"),

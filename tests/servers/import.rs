@@ -222,7 +222,7 @@ fn line_protocol_and_ndjson_with_a_token_and_old_readings_are_refused_without_im
     let uri = Mongod::shared().uri();
     let database = unique_database("import_token");
     let dir = tempfile::tempdir().unwrap();
-    let hash = hourbucket::access::hash_secret("secret");
+    let hash = net::access::hash_secret("secret");
     let entry = format!("[[tokens]]\nid = \"old\"\nsha256 = \"{hash}\"\nwrite = [\"A*\"]\n");
     std::fs::write(dir.path().join("tokens.toml"), entry).unwrap();
     std::fs::write(dir.path().join("token"), "old.secret\n").unwrap();

@@ -12,8 +12,8 @@ use crate::support::mosquitto::Mosquitto;
 use crate::support::service::Service;
 use crate::support::stored::documents;
 use crate::support::{free_port, stored};
-use hourbucket::access::hash_secret;
 use mongodb::bson::doc;
+use net::access::hash_secret;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const HOUR: i64 = 3_600_000;

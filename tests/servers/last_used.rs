@@ -6,7 +6,7 @@
 use std::process::Command;
 use std::time::Duration;
 
-use hourbucket::access::hash_secret;
+use net::access::hash_secret;
 use serde_json::Value;
 
 use crate::support::http_client::agent;

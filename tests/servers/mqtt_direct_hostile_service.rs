@@ -23,7 +23,7 @@ use crate::support::raw_mqtt::{
 use crate::support::service::Service;
 use crate::support::usage::resident_kib;
 use crate::support::{block_on, free_port, setting, stored, wait_until};
-use hourbucket::access::hash_secret;
+use net::access::hash_secret;
 
 const PATIENCE: Duration = Duration::from_secs(120);
 

@@ -24,7 +24,7 @@ use crate::support::service::Service;
 use crate::support::stored::Stored;
 use crate::support::usage::resident_kib;
 use crate::support::{free_port, setting, stored, wait_until};
-use hourbucket::access::hash_secret;
+use net::access::hash_secret;
 
 const PATIENCE: Duration = Duration::from_secs(120);
 

@@ -13,7 +13,7 @@ use crate::support::mongod::{Mongod, python_packages, unique_database};
 use crate::support::mosquitto::Mosquitto;
 use crate::support::service::Service;
 use crate::support::wait_until;
-use hourbucket::access::hash_secret;
+use net::access::hash_secret;
 
 const SETTINGS: &str = "flush.max_age = \"200ms\"\n";
 

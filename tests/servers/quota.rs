@@ -9,7 +9,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use hourbucket::access::hash_secret;
+use net::access::hash_secret;
 
 use crate::support::fleet::now_ms;
 use crate::support::http_client::agent;

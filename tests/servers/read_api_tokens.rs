@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use crate::support::http_client::agent;
 use crate::support::mongod::{Mongod, unique_database};
 use crate::support::service::Service;
-use hourbucket::access::hash_secret;
+use net::access::hash_secret;
 use serde_json::{Value, json};
 
 use super::read_api::prepared;

@@ -17,7 +17,7 @@ use crate::support::mosquitto::{Mosquitto, publish_by_tool};
 use crate::support::service::Service;
 use crate::support::stored::{self, Stored};
 use crate::support::{free_port, wait_until};
-use hourbucket::access::hash_secret;
+use net::access::hash_secret;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 

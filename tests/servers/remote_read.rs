@@ -6,7 +6,7 @@
 use std::fs;
 use std::time::Duration;
 
-use hourbucket::access::hash_secret;
+use net::access::hash_secret;
 use serde_json::{Value, json};
 
 use crate::support::http_client::agent;

@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use hourbucket::access::hash_secret;
 use mongodb::bson::{Bson, Document};
+use net::access::hash_secret;
 
 use crate::support::fleet::now_ms;
 use crate::support::mongod::{Mongod, tools, unique_database};

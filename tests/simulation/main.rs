@@ -73,7 +73,7 @@ impl fmt::Debug for Sensor {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Identity {
     sensor: Sensor,
-    key: ReadingKey,
+    pub key: ReadingKey,
 }
 
 impl Hash for Identity {

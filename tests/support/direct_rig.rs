@@ -12,11 +12,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use config::{AckMode, Config, ListenMqtt, Live, Retained, Subscription};
-use hourbucket::access::GrantDefaults;
 use hourbucket::ingest::IngestDeps;
 use hourbucket::ingest::listen::MqttListener;
 use journal::admission::{AdmissionControl, IngestBatch, IngestReceiver, admission_channel};
 use model::SystemClock;
+use net::access::GrantDefaults;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 

@@ -12,11 +12,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use config::{AckMode, Decoding, Live, Mqtt, MqttProtocol, Retained, Subscription};
-use hourbucket::access::GrantDefaults;
 use hourbucket::ingest::IngestDeps;
 use hourbucket::ingest::mqtt::{BrokerStatus, spawn};
 use journal::admission::{AdmissionControl, IngestBatch, IngestReceiver, admission_channel};
 use model::SystemClock;
+use net::access::GrantDefaults;
 use rumqttc_v4 as mqtt;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;

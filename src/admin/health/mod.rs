@@ -22,9 +22,9 @@ use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use self::report::rfc3339;
 use self::store::StoreState;
-use crate::ingest::TlsStatus;
 use config::AckMode;
 use model::Now;
+use net::tls::TlsStatus;
 use store::{Ability, Outcome, StoreError};
 
 /// The shared state of the service.

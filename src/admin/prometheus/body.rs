@@ -10,7 +10,7 @@ use axum::extract::Request;
 use futures_util::StreamExt;
 
 use super::answer::PrometheusError;
-use crate::ingest::http::Peer;
+use net::http::Peer;
 
 /// Time limit of a body. The same as the default of `http.body_timeout`.
 const TIMEOUT: Duration = Duration::from_secs(30);

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use toml_edit::TomlError;
 
-use crate::access::TokensError;
+use net::access::TokensError;
 
 /// In errors, in place of the setting that names the file.
 pub(super) const KEY: &str = "tokens";

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 
 use super::error::{CommandError, KEY, io};
-use crate::access::{GrantDefaults, LAST_USED_FILE, LastUsed, Tokens};
+use net::access::{GrantDefaults, LAST_USED_FILE, LastUsed, Tokens};
 
 /// When tokens were last used, from the files of all services; `None`, and a hint, if that is not
 /// known.

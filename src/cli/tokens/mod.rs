@@ -28,8 +28,8 @@ use toml_edit::{Array, ArrayOfTables, Datetime, DocumentMut, Item, Table, value}
 use self::error::{CommandError, KEY, io};
 use self::list::{list, read_last_used};
 use super::output::{fail, print_if_read, print_line};
-use crate::access::{GrantDefaults, Tokens, hash_secret};
 use config::{Config, ConfigErrors, Loaded};
+use net::access::{GrantDefaults, Tokens, hash_secret};
 
 /// Random bytes of a secret.
 const SECRET_BYTES: usize = 24;

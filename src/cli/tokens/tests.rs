@@ -4,7 +4,7 @@ use clap::Parser;
 
 use super::list::{list, read_last_used};
 use super::*;
-use crate::access::LastUsed;
+use net::access::LastUsed;
 
 #[derive(Parser)]
 struct Line {
@@ -47,7 +47,7 @@ fn load(path: &Path) -> Tokens {
     Tokens::load(KEY, path, &GrantDefaults::unlimited()).unwrap()
 }
 
-fn of(path: &Path, printed: &str) -> Option<std::sync::Arc<crate::access::Grant>> {
+fn of(path: &Path, printed: &str) -> Option<std::sync::Arc<net::access::Grant>> {
     load(path).of_text(printed).cloned()
 }
 

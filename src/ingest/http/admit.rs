@@ -14,18 +14,18 @@ use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt;
 use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
 
-use super::access_error::AccessError;
 use super::body::{BodyBudget, ReceivedBody};
 use super::error::IngestError;
-use super::peer::{Peer, judge, over_quota};
 use super::routes::{DEVICE_API, ROUTES, UNMATCHED};
 use super::sender::Sender;
-use super::tokens::{TokenFault, identify};
-use crate::access::{Credentials, Grant, Held, Protocol};
 use config::Live;
 use decode::Formats;
 use journal::admission::{Admission, AdmissionError};
 use model::Clock;
+use net::access::{Credentials, Grant, Held, Protocol};
+use net::http::access_error::AccessError;
+use net::http::peer::{Peer, judge, over_quota};
+use net::http::tokens::{TokenFault, identify};
 use telemetry::metrics;
 
 /// The status in the metrics if the sender disconnected before the answer (nginx's 499). It is

@@ -6,9 +6,9 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use serde::Serialize;
 
-use super::json_response::json;
 use decode::{LeftOut, Reject, Rejects};
 use model::ReadingBatch;
+use net::http::json_response::json;
 
 #[derive(Debug, Serialize)]
 struct Answer<'a> {

@@ -21,10 +21,10 @@ use futures_util::StreamExt;
 use tokio::time::Instant;
 
 use super::error::IngestError;
-use super::peer::Peer;
 use super::sender::Sender;
-use crate::access::Grant;
-use crate::ingest::shares::{Owner, Shares};
+use net::access::Grant;
+use net::http::peer::Peer;
+use net::shares::{Owner, Shares};
 
 /// The budget has room for this many bodies of the largest size, regardless of the settings.
 const LARGEST_BODIES: u64 = 4;

@@ -15,11 +15,11 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 
 use super::accepted::media_types;
-use super::access_error::{AccessError, refusal, retry_after};
-use super::encoding::UnsupportedEncoding;
-use super::foreign::Foreign;
 use super::routes::WRITE_ROUTES;
 use journal::admission::AdmissionError;
+use net::http::access_error::{AccessError, refusal, retry_after};
+use net::http::encoding::UnsupportedEncoding;
+use net::http::foreign::Foreign;
 
 /// Why a request is refused.
 #[derive(Debug, thiserror::Error)]

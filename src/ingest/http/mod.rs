@@ -31,45 +31,27 @@
 //! (`refusing`), until `closed`.
 
 mod accepted;
-mod access_error;
 mod admit;
 mod answer;
 mod body;
-mod connection;
-mod current;
-pub(crate) mod encoding;
 mod error;
-pub(crate) mod foreign;
 mod form;
 mod hooks;
 mod influx;
-pub(crate) mod json_response;
 mod media;
 mod otlp;
-mod payer;
-mod peer;
 mod pipeline;
-mod port;
 mod readings;
-pub(crate) mod refused_body;
-mod refusing;
 mod remote_write;
 mod routes;
-mod secure;
 mod sender;
-pub(crate) mod server;
 mod thingsboard;
-mod timed_stream;
-pub(crate) mod tokens;
 
 #[cfg(test)]
 mod tests;
 
 pub(crate) use self::hooks::Target as HookTarget;
-pub(crate) use self::peer::Peer;
-pub(crate) use self::port::{Port, PortSetter};
 pub use self::routes::ROUTES;
-pub use self::server::BindError;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -89,15 +71,16 @@ use tokio_util::sync::CancellationToken;
 use self::admit::Shared;
 use self::body::BodyBudget;
 use self::error::IngestError;
-use self::refusing::RefusingPort;
 use self::routes::{HOOKS_BEGIN, READINGS, with_slash};
-use self::server::End;
-use crate::access::{Credentials, GrantDefaults, TokensError};
-use crate::ingest::tls::{CertificateError, Certificates, Files, OnTls, TlsError};
 use config::{Live, Setter};
 use decode::Formats;
 use journal::admission::Admission;
 use model::Clock;
+use net::access::{Credentials, GrantDefaults, TokensError};
+use net::http::refusing::RefusingPort;
+use net::http::server::{self, End};
+use net::http::{BindError, Peer, Port, PortSetter, foreign, open_tls, refused_body};
+use net::tls::{Certificates, OnTls, TlsError};
 
 /// How long connections may take to send the last answers after the last request is done.
 const LAST_ANSWERS: Duration = Duration::from_secs(1);
@@ -215,30 +198,6 @@ pub(crate) fn reader_credentials(
         None => Credentials::load("http.tokens_file", path, by_certificate, grants)?,
     };
     Ok(credentials.map(Arc::new))
-}
-
-/// Checks the certificates of a port; returns a short text with their expiry. `None`: the port has
-/// no TLS. `now_s`: seconds since 1970.
-///
-/// # Errors
-/// A certificate or key cannot be used.
-pub(crate) fn check_tls(tls: &config::Tls, now_s: i64) -> Option<Result<String, CertificateError>> {
-    Files::of_http(tls).map(|files| files.check(now_s))
-}
-
-/// Reads the certificates of a port; `None` if the port has no TLS.
-pub(crate) async fn open_tls(
-    port: &'static str,
-    tls: &config::Tls,
-    clock: &Arc<dyn Clock>,
-    on_tls: &OnTls,
-) -> Result<Option<Certificates>, TlsError> {
-    match Files::of_http(tls) {
-        Some(files) => Certificates::open(port, files, clock.clone(), on_tls.clone())
-            .await
-            .map(Some),
-        None => Ok(None),
-    }
 }
 
 impl HttpIngest {

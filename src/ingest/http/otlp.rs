@@ -23,9 +23,7 @@ use axum::routing::post;
 use serde_json::json;
 
 use super::admit::{Shared, health_check};
-use super::encoding;
 use super::error::{IngestError, RETRY_BUSY_S};
-use super::peer::Peer;
 use super::pipeline::{self, DecodeOptions, Origin};
 use super::routes::{METRICS, with_slash};
 use super::sender::shown_sender;
@@ -33,6 +31,8 @@ use decode::otlp::Encoding;
 use decode::{RejectReason, Rejects};
 use model::ReadingBatch;
 use model::protobuf;
+use net::http::encoding;
+use net::http::peer::Peer;
 
 /// Rejects that an answer describes; the others are only counted.
 const DETAILS_MAX: usize = 3;

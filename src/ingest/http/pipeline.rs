@@ -13,15 +13,15 @@ use axum::http::request::Parts;
 
 use super::admit::{Running, Shared};
 use super::body::{BodyLimits, BodyPermit, ReceivedBody, check_length, receive};
-use super::encoding::{DecompressError, Encoding};
 use super::error::IngestError;
 use super::form::{Form, NEITHER, Shape, TOO_MANY};
-use crate::access::Grant;
 use config::{Decoding, Limits};
 use decode::{Context, Decoder, RejectReason, Rejects, TsUnit};
 use journal::admission::{AdmissionError, IngestBatch};
 use model::ack::{Ack, AckOutcome, AckWaiter};
 use model::{BatchBuilder, DeadLetter, FieldLimiter, ReadingBatch};
+use net::access::Grant;
+use net::http::encoding::{DecompressError, Encoding};
 use telemetry::metrics::{self, Source};
 use telemetry::{hints, rejected, tail};
 

@@ -14,13 +14,13 @@ use serde::Deserialize;
 
 use super::admit::Shared;
 use super::answer::{self, Accepted};
-use super::encoding::Encoding;
 use super::error::IngestError;
 use super::form::Form;
 use super::media;
 use super::pipeline::{self, DecodeOptions, Origin};
 use super::sender::shown_sender;
 use decode::{UnknownFormat, UnknownName};
+use net::http::encoding::Encoding;
 
 pub(super) async fn post(State(shared): State<Arc<Shared>>, request: Request) -> Response {
     let (parts, body) = request.into_parts();

@@ -25,15 +25,15 @@ use axum::response::Response;
 use axum::routing::post;
 
 use super::admit::{Shared, health_check};
-use super::encoding::{Encoding, UnsupportedEncoding};
 use super::error::{IngestError, RETRY_BUSY_S};
-use super::peer::Peer;
 use super::pipeline::{self, DecodeOptions, Origin};
 use super::routes::{REMOTE_WRITE, with_slash};
 use super::sender::shown_sender;
 use decode::Rejects;
 use decode::remote_write::Message;
 use model::ReadingBatch;
+use net::http::encoding::{Encoding, UnsupportedEncoding};
+use net::http::peer::Peer;
 
 /// Rejects that an answer describes; the others are only counted.
 const DETAILS_MAX: usize = 3;

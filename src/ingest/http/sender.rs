@@ -7,9 +7,9 @@ use axum::http::request::Parts;
 use axum::middleware::Next;
 use axum::response::Response;
 
-use super::payer::Payer;
 use super::routes::UNMATCHED;
-use crate::access::Grant;
+use net::access::Grant;
+use net::http::payer::Payer;
 
 /// Who sends a request, in its extensions; `None` without tokens.
 #[derive(Debug, Clone)]

@@ -25,13 +25,13 @@ use axum::routing::post;
 
 use super::admit::{Shared, health_check};
 use super::answer::{self, Accepted};
-use super::encoding::Encoding;
 use super::error::IngestError;
 use super::hooks::Target;
-use super::peer::Peer;
 use super::pipeline::{self, DecodedBody};
 use super::routes::{TELEMETRY, with_slash};
-use super::tokens::TokenFault;
+use net::http::encoding::Encoding;
+use net::http::peer::Peer;
+use net::http::tokens::TokenFault;
 
 /// The mapping; a configuration can replace it with its own of that name.
 const PROFILE: &str = "thingsboard-telemetry";

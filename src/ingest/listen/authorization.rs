@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::close_reason::CloseReason;
-use crate::access::{Credentials, Denied, Grant, Held, Protocol, QuotaExceeded};
-use crate::ingest::shares::Owner;
 use config::Live;
 use model::{Clock, Now};
+use net::access::{Credentials, Denied, Grant, Held, Protocol, QuotaExceeded};
+use net::shares::Owner;
 
 /// Longest wait until the expiry is compared with the clock again, because the clock may be set.
 const CHECK_EVERY: Duration = Duration::from_secs(30);
@@ -132,8 +132,8 @@ fn close_reason(denied: Denied) -> CloseReason {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::access::{GrantDefaults, hash_secret};
     use model::SetClock;
+    use net::access::{GrantDefaults, hash_secret};
 
     fn tokens(entries: &[(&str, &str, &str)]) -> Credentials {
         let entry = |(id, secret, rules): &(&str, &str, &str)| {

@@ -20,7 +20,6 @@ use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::inflight::AckResult;
-use crate::access::Grant;
 use crate::ingest::mqtt::collect::{CollectedBatch, Collector, NoRoom, Take};
 use crate::ingest::mqtt::link::Message;
 use crate::ingest::mqtt::submit::submit;
@@ -31,6 +30,7 @@ use journal::commit_delay::{CommitDelay, OpenGroup};
 use model::Clock;
 use model::JournalAccount;
 use model::ack::{Ack, AckOutcome};
+use net::access::Grant;
 use telemetry::metrics::{self, Source};
 use telemetry::{hints, rejected, tail};
 

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio_util::sync::CancellationToken;
 
-use crate::access::Held;
+use net::access::Held;
 
 type Key = (String, String);
 
@@ -79,7 +79,7 @@ impl Drop for Registration {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::access::{Quota, Usage};
+    use net::access::{Quota, Usage};
 
     #[test]
     fn the_second_of_the_same_name_and_token_ends_the_first() {

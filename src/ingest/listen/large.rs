@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::oneshot;
 
-use crate::ingest::shares::{Owner, Shares};
+use net::shares::{Owner, Shares};
 
 /// The budget.
 pub(super) struct LargeBudget {

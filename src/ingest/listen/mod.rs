@@ -45,7 +45,7 @@
 //! its messages in flight are stored. The device sends unacknowledged ones again; they are stored
 //! once if they have their own timestamp.
 //!
-//! Limits: connections, in total and per address (one more is closed, [`super::connections`]), time
+//! Limits: connections, in total and per address (one more is closed, [`net::connections`]), time
 //! for TLS and CONNECT, silence (one and a half keep-alives), size of a packet and a topic,
 //! messages in flight per connection (receive maximum: MQTT 5 closes the connection of a device
 //! that exceeds it with 0x93, MQTT 3.1.1 is read no further), the batchers' queues, and the bytes
@@ -102,14 +102,14 @@ use self::batcher::{Batcher, Incoming};
 use self::port::{Batchers, Port};
 use self::shared::Shared;
 use super::IngestDeps;
-use super::connections::OpenConnections;
 use super::mqtt::collect::{Collector, Settings};
+use net::connections::OpenConnections;
 // This and `config` are for `strict`, which the fuzzer compiles without the rest of ingest.
 use super::packet_fields;
-use super::tls::{CertificateError, Certificates, Files};
-use crate::access::{Credentials, GrantDefaults, TokensError};
 use config::{ListenMqtt, Live, Setter};
 use journal::commit_delay::CommitDelay;
+use net::access::{Credentials, GrantDefaults, TokensError};
+use net::tls::{CertificateError, Certificates, Files};
 use telemetry::log_limit::LOG_EVERY;
 use telemetry::metrics::Source;
 

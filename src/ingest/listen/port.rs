@@ -17,13 +17,13 @@ use super::batcher::Incoming;
 use super::connect::{self, ConnectError};
 use super::connection::Connection;
 use super::shared::{NAME, Shared};
-use crate::access::{Credentials, TokensError};
 use crate::ingest::IngestDeps;
-use crate::ingest::connections::{Pause, Place, Refusal};
 use crate::ingest::mqtt::SetupError;
-use crate::ingest::proxy::{self, ProxyFault};
-use crate::ingest::tls::{Certificates, ClientCertificate, Files, TlsError};
 use config::ListenMqtt;
+use net::access::{Credentials, TokensError};
+use net::connections::{Pause, Place, Refusal};
+use net::proxy::{self, ProxyFault};
+use net::tls::{Certificates, ClientCertificate, Files, TlsError};
 use telemetry::audit::{AuditEvent, AuditKind};
 use telemetry::metrics;
 

@@ -11,10 +11,10 @@ use tokio::net::TcpStream;
 use tokio_util::sync::CancellationToken;
 
 use super::*;
-use crate::access::{GrantDefaults, hash_secret};
 use config::{AckMode, Config, Network};
 use journal::admission::{AdmissionControl, admission_channel};
 use model::SetClock;
+use net::access::{GrantDefaults, hash_secret};
 use telemetry::metrics;
 
 const LONG: Duration = Duration::from_secs(20);

@@ -9,9 +9,9 @@ use super::clients::Clients;
 use super::large::LargeBudget;
 use super::log_limit::LimitedLog;
 use crate::ingest::IngestDeps;
-use crate::ingest::connections::OpenConnections;
 use config::ListenMqtt;
 use decode::topic::filter_matches;
+use net::connections::OpenConnections;
 
 /// The section of the configuration.
 pub(super) const NAME: &str = "listen.mqtt";

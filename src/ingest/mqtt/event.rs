@@ -6,8 +6,8 @@ use bytes::Bytes;
 
 use super::observe::Ended;
 use super::silence::Silent;
-use crate::access;
 use decode::RejectReason;
+use net::access;
 
 /// The acknowledgement that a message requires.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -3,8 +3,8 @@
 //! not match yet), the content of the last connection is used and the problem is reported.
 
 use super::target::{SetupError, Target};
-use crate::ingest::tls::ClientTls;
 use config::{Mqtt, Secret};
+use net::tls::ClientTls;
 
 /// The content of the files.
 #[derive(Debug, Clone)]

@@ -1,8 +1,8 @@
 //! Address of a broker: the parsed URL, and its certificates.
 
-use crate::ingest::tls::{self, ClientTls, Identity, TlsError};
 use config::Mqtt;
 use decode::topic::TopicError;
+use net::tls::{self, ClientTls, Identity, TlsError};
 
 /// The scheme of a broker's URL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

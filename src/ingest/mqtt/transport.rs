@@ -18,8 +18,8 @@ use tokio_util::either::Either;
 use super::observe::{EndReason, Ended, Notice, PacketObserver};
 use super::socket::{Coalescing, Handle};
 use super::target::{Scheme, Target};
-use crate::ingest::tls::{ClientStream, ClientTls};
 use config::MqttProtocol;
+use net::tls::{ClientStream, ClientTls};
 
 #[derive(Debug, Default)]
 struct Observed {

@@ -1,9 +1,9 @@
 //! Parses the request of remote read: `prometheus.ReadRequest` (prompb/remote.proto) in a block of
 //! snappy. Pure.
 
-use crate::ingest::http::encoding::{DecompressError, Encoding};
 use crate::promql::{Matcher, PromqlError, SelectorRequest};
 use model::protobuf::{FieldValue, Fields, Malformed, packed};
+use net::http::encoding::{DecompressError, Encoding};
 
 /// Bytes of a request, as sent and decompressed: queries are matchers and times. Prometheus accepts
 /// 32 MiB.

@@ -7,8 +7,8 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::response::Response;
 use serde_json::json;
 
-use crate::ingest::http::json_response::json;
 use decode::RejectReason;
+use net::http::json_response::json;
 
 pub(super) const CONFIRMATION: RejectReason = RejectReason::DestinationConfirmation;
 

@@ -34,14 +34,14 @@ use axum::routing::post;
 use super::admit::Shared;
 use super::answer::{self, Accepted};
 use super::body::{BodyLimits, ReceivedBody, check_length, receive};
-use super::encoding::Encoding;
 use super::error::IngestError;
 use super::form::{self, Form};
 use super::media;
-use super::peer::Peer;
 use super::pipeline::{self, DecodedBody};
 use super::routes::{HOOKS, with_slash};
 use model::{DEAD_PAYLOAD_BYTES_MAX, DeadLetter};
+use net::http::encoding::Encoding;
+use net::http::peer::Peer;
 use telemetry::metrics::Source;
 
 /// How long a hook waits for room. The Things Stack and ChirpStack wait some seconds for an answer.

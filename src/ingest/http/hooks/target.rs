@@ -7,13 +7,13 @@
 use axum::extract::Query;
 use axum::http::Uri;
 
-use super::super::encoding::Encoding;
 use super::super::error::IngestError;
 use super::super::pipeline::{DecodeOptions, Origin};
-use crate::access::Grant;
 use config::Decoding;
 use decode::{Context, Formats, Rejects, TsUnit, UnknownName};
 use model::{BatchBuilder, DeadLetter, ReadingBatch};
+use net::access::Grant;
+use net::http::encoding::Encoding;
 use telemetry::metrics::Source;
 
 const PREFIX: &str = "/v1/hooks/";

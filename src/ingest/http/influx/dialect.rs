@@ -20,9 +20,9 @@ use serde::Serialize;
 use serde_json::json;
 
 use crate::ingest::http::error::{IngestError, RETRY_BUSY_S};
-use crate::ingest::http::json_response::json;
 use decode::{Reject, Rejects};
 use journal::admission::AdmissionError;
+use net::http::json_response::json;
 
 /// The InfluxDB version whose write interface this is, for clients that query it, and the real
 /// product after it.

@@ -8,7 +8,7 @@ use tokio::net::TcpStream;
 
 use super::readings::{tokens_file, tokens_file_with};
 use super::rig::{Answer, Request, Rig, post};
-use crate::access::{GrantDefaults, hash_secret};
+use net::access::{GrantDefaults, hash_secret};
 
 /// A port with a token `gw1.secret` that has these rules.
 async fn rig(rules: &str) -> Rig {

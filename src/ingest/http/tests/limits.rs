@@ -249,7 +249,7 @@ async fn until_free(rig: &Rig, bytes: u64) {
 async fn a_token_with_many_large_bodies_leaves_room_for_the_bodies_of_others() {
     const MIB: u64 = 1 << 20;
     let entry = |id: &str| {
-        let hash = crate::access::hash_secret("secret");
+        let hash = net::access::hash_secret("secret");
         format!("[[tokens]]\nid = \"{id}\"\nsha256 = \"{hash}\"\n")
     };
     let dir = tempfile::tempdir().unwrap();

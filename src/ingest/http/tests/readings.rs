@@ -3,9 +3,9 @@
 use serde_json::json;
 
 use super::rig::{LONG, Request, Rig, decoding, post};
-use crate::access::hash_secret;
 use decode::KEPT_MAX;
 use model::Value;
+use net::access::hash_secret;
 
 const S1: &str = r#"{"sensor_id":"S1","ts":"2024-03-01T10:00:00Z","values":{"temp":22.5}}"#;
 const S2: &str = r#"{"sensor_id":"S2","ts":1709287200,"temp":1}"#;

@@ -9,12 +9,13 @@ use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::access::GrantDefaults;
-use crate::ingest::http::{HttpError, HttpIngest, PortSetter, Renewal};
+use crate::ingest::http::{HttpError, HttpIngest, Renewal};
 use journal::admission::{Admission, AdmissionControl, IngestReceiver, admission_channel};
 use model::ack::Ack;
 use model::batch::BYTES_MAX;
 use model::{Clock, FieldLimiter, Reading, Span, SystemClock};
+use net::access::GrantDefaults;
+use net::http::PortSetter;
 
 /// No test takes this long. A test that hangs fails with its name instead.
 pub(super) const LONG: Duration = Duration::from_secs(20);
@@ -141,7 +142,7 @@ impl Rig {
             quota: Some(config::Config::default().quota),
             ..GrantDefaults::unlimited()
         };
-        let on_tls: crate::ingest::OnTls = Arc::new(|_| {});
+        let on_tls: net::tls::OnTls = Arc::new(|_| {});
         let ingest = HttpIngest::bind(
             &cfg,
             Arc::new(decoding),

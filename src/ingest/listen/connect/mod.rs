@@ -15,9 +15,9 @@ use rumqttc_v5::mqttbytes as m5;
 use super::codec::{ProtocolError, Version};
 use super::frames::Head;
 use super::strict;
-use crate::access::{CredentialFault, Credentials, Denied, Grant, JwtFault, Protocol};
-use crate::ingest::tls::ClientCertificate;
 use config::ListenMqtt;
+use net::access::{CredentialFault, Credentials, Denied, Grant, JwtFault, Protocol};
+use net::tls::ClientCertificate;
 
 /// The largest CONNECT that is read: ids and secrets are short, and the device is not authenticated
 /// yet.

@@ -1,8 +1,8 @@
 //! Tests of CONNECT: which bytes are one, which credentials a device may use, and the answers.
 
 use super::*;
-use crate::access::{GrantDefaults, hash_secret};
 use config::Config;
+use net::access::{GrantDefaults, hash_secret};
 
 fn tokens() -> Credentials {
     let file = tempfile::NamedTempFile::new().unwrap();

@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
-use crate::access::Grant;
 use crate::ingest::listen::batcher::{AckSender, Incoming};
 use crate::ingest::listen::codec::{Publish, Reply, Version};
 use crate::ingest::listen::inflight::InFlight;
@@ -14,6 +13,7 @@ use crate::ingest::listen::shared::{BYTES_MAX, Shared};
 use crate::ingest::mqtt::link::{Message, RefusedMessage};
 use config::ListenMqtt;
 use decode::RejectReason;
+use net::access::Grant;
 
 /// Memory of a message in addition to its bytes: its entry in a batcher's queue, and its state in
 /// the connection and the ingest batch until it is acknowledged.

@@ -43,10 +43,10 @@ use super::inflight::{AckResult, InFlight, Released};
 use super::large::Room;
 use super::shared::{NAME, Shared};
 use crate::ingest::mqtt::link::RefusedMessage;
-use crate::ingest::shares::Owner;
-use crate::ingest::tls::ClientCertificate;
 use decode::RejectReason;
 use model::Now;
+use net::shares::Owner;
+use net::tls::ClientCertificate;
 use telemetry::audit::{AuditEvent, AuditKind};
 use telemetry::metrics;
 

@@ -11,13 +11,13 @@ use chrono_tz::Tz;
 use super::link::Message;
 use super::retained::{Accepted, Note};
 use super::target::SetupError;
-use crate::access::Grant;
 use config::{Decoding, Limits, Retained, Subscription};
 use decode::sparkplug::{Rebirth, Sparkplug};
 use decode::topic::{TopicTemplate, filter_matches};
 use decode::{Context, Decoder, Formats, HINTS_MAX, RejectReason, Rejects, TsUnit, sparkplug};
 use model::batch::{BYTES_MAX, NAMES_MAX};
 use model::{BatchBuilder, DeadLetter, FieldLimiter, ReadingBatch};
+use net::access::Grant;
 
 /// Maximum messages in one ingest batch.
 pub(in crate::ingest) const MESSAGES_MAX: usize = 512;

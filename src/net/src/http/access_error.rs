@@ -1,0 +1,133 @@
+//! Why a sender or reader is refused, on both HTTP ports.
+
+use axum::http::header::{CONNECTION, RETRY_AFTER, WWW_AUTHENTICATE};
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+
+use super::json_response::json;
+use crate::access::{CredentialFault, Denied, JwtFault, QuotaExceeded};
+
+/// Why a sender or reader is refused.
+#[derive(Debug, thiserror::Error)]
+pub enum AccessError {
+    #[error(
+        "token required: send the header `Authorization: Bearer <id>.<secret>` (or `Token` in \
+         place of `Bearer`, or HTTP Basic with id and secret)"
+    )]
+    NoToken,
+    #[error(
+        "malformed token; expected `<id>.<secret>` or a JWT, in the header `Authorization: Bearer \
+         <token>` (or `Token` in place of `Bearer`, or HTTP Basic with id and secret); hooks also \
+         accept it in X-Api-Key or `?token=`, InfluxDB's version 1 in `?u=` and `?p=`"
+    )]
+    MalformedToken,
+    #[error("token rejected: its id is not in the tokens file, or its secret does not match")]
+    WrongToken,
+    #[error(transparent)]
+    Jwt(JwtFault),
+    #[error("{}", CredentialFault::NoIdentity)]
+    NoIdentity,
+    #[error("{}", denied_text(*.0))]
+    Denied(#[from] Denied),
+    #[error(transparent)]
+    Quota(#[from] QuotaExceeded),
+    #[error("too many failed authentications from this address; try again with a valid token")]
+    Paused { seconds: u64 },
+}
+
+impl AccessError {
+    pub fn status(&self) -> StatusCode {
+        match self {
+            AccessError::NoToken
+            | AccessError::MalformedToken
+            | AccessError::WrongToken
+            | AccessError::Jwt(_)
+            | AccessError::Denied(Denied::Expired | Denied::NotYetValid) => {
+                StatusCode::UNAUTHORIZED
+            }
+            AccessError::Denied(Denied::Protocol | Denied::Write) | AccessError::NoIdentity => {
+                StatusCode::FORBIDDEN
+            }
+            AccessError::Quota(_) | AccessError::Paused { .. } => StatusCode::TOO_MANY_REQUESTS,
+        }
+    }
+
+    /// The machine-readable reason; the set is fixed.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            AccessError::NoToken => "no_token",
+            AccessError::MalformedToken => "malformed_token",
+            AccessError::WrongToken => "invalid_token",
+            AccessError::Jwt(_) => "invalid_jwt",
+            AccessError::NoIdentity => "no_identity",
+            AccessError::Denied(Denied::Expired) => "expired_token",
+            AccessError::Denied(Denied::NotYetValid) => "token_not_yet_valid",
+            AccessError::Denied(Denied::Protocol | Denied::Write) => "not_allowed",
+            AccessError::Quota(_) => "quota",
+            AccessError::Paused { .. } => "paused",
+        }
+    }
+
+    /// Adds Retry-After, WWW-Authenticate or Connection.
+    pub fn add_headers(&self, headers: &mut HeaderMap) {
+        match self {
+            AccessError::NoToken | AccessError::MalformedToken => {
+                let value = "Bearer realm=\"hourbucket\"";
+                headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static(value));
+            }
+            AccessError::WrongToken
+            | AccessError::Jwt(_)
+            | AccessError::Denied(Denied::Expired | Denied::NotYetValid) => {
+                let value = "Bearer realm=\"hourbucket\", error=\"invalid_token\"";
+                headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static(value));
+            }
+            AccessError::Quota(exceeded) => {
+                let seconds = exceeded.retry_after.as_secs_f64().ceil() as u64;
+                retry_after(headers, seconds.max(1));
+            }
+            AccessError::Paused { seconds } => {
+                retry_after(headers, *seconds);
+                headers.insert(CONNECTION, HeaderValue::from_static("close"));
+            }
+            AccessError::Denied(Denied::Protocol | Denied::Write) | AccessError::NoIdentity => {}
+        }
+    }
+}
+
+/// Adds Retry-After: random, up to twice `base_s`, because senders that were refused together should
+/// not return together.
+pub fn retry_after(headers: &mut HeaderMap, base_s: u64) {
+    let seconds = base_s + fastrand::u64(0..=base_s);
+    headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
+}
+
+/// The answer with this reason and text.
+pub fn refusal(status: StatusCode, reason: &str, detail: &str) -> Response {
+    json(
+        status,
+        &serde_json::json!({ "error": { "reason": reason, "detail": detail } }),
+    )
+}
+
+/// What to do about it. The sender knows its own token, so its id is not repeated.
+fn denied_text(denied: Denied) -> &'static str {
+    match denied {
+        Denied::Expired => "token expired; use a new one",
+        Denied::NotYetValid => {
+            "token not valid yet (`nbf`); compare the clocks of its issuer and of this machine"
+        }
+        Denied::Protocol => "this token may not be used over HTTP (`via` in the tokens file)",
+        Denied::Write => {
+            "this token may not write readings (`write` in the tokens file, or the JWT's claim, is \
+             empty)"
+        }
+    }
+}
+
+impl IntoResponse for AccessError {
+    fn into_response(self) -> Response {
+        let mut response = refusal(self.status(), self.reason(), &self.to_string());
+        self.add_headers(response.headers_mut());
+        response
+    }
+}

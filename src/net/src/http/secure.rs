@@ -1,0 +1,129 @@
+//! TLS on an HTTP port, before the first byte of a request.
+//!
+//! A connection has `header_timeout` for its handshake, and counts toward the port's connection
+//! limit from its start. At most [`HANDSHAKES_MAX`] handshakes run their expensive part
+//! concurrently; the others wait within the same time limit. A client that speaks plain HTTP gets
+//! an error answer in plain HTTP.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum_server::accept::Accept;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::Semaphore;
+
+use super::connection::{Requests, serve};
+use super::current::Current;
+use super::port::Port;
+use super::timed_stream::TimedStream;
+use crate::tls::{Certificates, ClientCertificate, TlsStream};
+use telemetry::metrics;
+
+/// Concurrent handshakes. A core does some thousands a second, so a storm of reconnects is over in
+/// seconds, and these use a few megabytes.
+const HANDSHAKES_MAX: usize = 512;
+
+/// How much of a plain request is read and discarded, and for how long. Otherwise the kernel
+/// discards the answer.
+const PLAIN_BYTES_MAX: usize = 64 << 10;
+const PLAIN_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// The answer to a plain HTTP request.
+const PLAIN_BODY: &str = r#"{"error":{"reason":"tls_required","detail":"this port requires TLS; use https:// instead of http://"}}"#;
+
+/// Accepts connections and performs the TLS handshake.
+#[derive(Clone)]
+pub(super) struct Secured {
+    port: Arc<Port>,
+    certificates: Certificates,
+    handshakes: Arc<Semaphore>,
+}
+
+impl Secured {
+    pub(super) fn new(port: Arc<Port>, certificates: Certificates) -> Secured {
+        Secured {
+            port,
+            certificates,
+            handshakes: Arc::new(Semaphore::new(HANDSHAKES_MAX)),
+        }
+    }
+
+    async fn shake_hands(
+        &self,
+        mut stream: TcpStream,
+    ) -> Result<(TlsStream, Option<ClientCertificate>), Failed> {
+        let mut first = [0];
+        if stream.peek(&mut first).await.is_ok_and(|n| n == 1) && first[0].is_ascii_alphabetic() {
+            // HTTP methods start with an alphabetic byte; a TLS handshake record starts with 22.
+            let _ = tokio::time::timeout(PLAIN_TIMEOUT, refuse_plain(&mut stream)).await;
+            return Err(Failed("plain_http"));
+        }
+        self.certificates
+            .accept(stream, self.handshakes.acquire())
+            .await
+            .map_err(|error| {
+                tracing::debug!(%error, "TLS handshake failed");
+                Failed("failed")
+            })
+    }
+}
+
+/// The metrics label of a failed handshake.
+struct Failed(&'static str);
+
+impl Accept<TcpStream, Current> for Secured {
+    type Stream = TimedStream<TlsStream>;
+    type Service = Requests;
+    type Future =
+        Pin<Box<dyn Future<Output = io::Result<(TimedStream<TlsStream>, Requests)>> + Send>>;
+
+    fn accept(&self, mut stream: TcpStream, routes: Current) -> Self::Future {
+        let this = self.clone();
+        Box::pin(async move {
+            let connection = this.port.enter(&mut stream, routes.peer).await?;
+            let limit = this.port.times.now().header_timeout;
+            let shaken = tokio::select! {
+                shaken = tokio::time::timeout(limit, this.shake_hands(stream)) => shaken,
+                () = connection.place.cut() => Ok(Err(Failed("evicted"))),
+            };
+            let port = this.certificates.port();
+            match shaken.unwrap_or(Err(Failed("timeout"))) {
+                Ok((stream, client)) => {
+                    if let Some(client) = client {
+                        let _ = connection.client.set(client);
+                    }
+                    metrics::tls_handshake(port, "ok");
+                    Ok(serve(connection, stream, routes))
+                }
+                Err(Failed(label)) => {
+                    metrics::tls_handshake(port, label);
+                    // This error is not shown: the connection is closed.
+                    Err(io::Error::other(label))
+                }
+            }
+        })
+    }
+}
+
+/// Sends the error in plain HTTP.
+async fn refuse_plain(stream: &mut TcpStream) -> io::Result<()> {
+    let head = "HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\nconnection: close\r\n\
+        content-length: ";
+    stream
+        .write_all(format!("{head}{}\r\n\r\n{PLAIN_BODY}", PLAIN_BODY.len()).as_bytes())
+        .await?;
+    stream.shutdown().await?;
+    let mut left = vec![0; PLAIN_BYTES_MAX];
+    // Until the sender closes its side, or has sent too much.
+    let mut read = 0;
+    while read < PLAIN_BYTES_MAX {
+        match stream.read(&mut left).await? {
+            0 => break,
+            n => read += n,
+        }
+    }
+    Ok(())
+}
