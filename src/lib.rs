@@ -32,7 +32,7 @@
 //! ([`accumulate::bucket`] does), a retry that does not check what the first attempt did.
 //!
 //! Pure modules (no async, IO, clock): [`model`], [`decode`], [`maintain`], [`promql`],
-//! `dead_letters::{filter, redecode}`, `accumulate::{bucket, state}`, `flush::{age, due, backoff}`,
+//! `accumulate::{bucket, state}`, `flush::{age, due, backoff}`,
 //! `commit_delay`, `app::progress`, `admin::health::store`, `ingest::mqtt::{acks, collect, losses,
 //! observe, reason, retained, subscribe, websocket, window}`, `ingest::packet_fields`,
 //! `ingest::proxy::{forwarded, header}`, `ingest::listen::{codec, exchanges, frames, inflight,
@@ -46,7 +46,6 @@ pub mod cli;
 pub mod dead_letters;
 pub mod enrich;
 pub mod flush;
-pub mod ingest;
 pub mod latest;
 pub mod priority;
 pub mod promql;

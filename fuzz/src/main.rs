@@ -3,25 +3,9 @@
 //! `proxy-header`, alone, what proxies send, and `rows`, alone, the rows of a bucket. `run.sh`
 //! builds and runs it.
 //!
-//! The modules are compiled here directly. They are pure and name nothing else of the service
-//! (`tests/architecture.rs` holds that), so the fuzzer needs neither the MongoDB driver nor an
-//! async runtime.
+//! It needs neither the MongoDB driver nor a server.
 #![no_main]
-#![allow(dead_code, unused_imports, unreachable_pub, reason = "the service uses the rest of these \
-    modules")]
 
-#[path = "../../src/ingest/listen/codec.rs"]
-mod codec;
-#[path = "../../src/ingest/listen/frames.rs"]
-mod frames;
-#[path = "../../src/net/src/proxy/forwarded.rs"]
-mod forwarded;
-#[path = "../../src/net/src/proxy/header.rs"]
-mod header;
-#[path = "../../src/ingest/packet_fields.rs"]
-mod packet_fields;
-#[path = "../../src/ingest/listen/strict.rs"]
-mod strict;
 
 mod invariants;
 mod proxies;

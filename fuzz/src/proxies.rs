@@ -5,8 +5,8 @@
 
 use std::net::IpAddr;
 
-use super::forwarded;
-use super::header::{Beginning, FIXED_BYTES, Fixed, HeaderFault, REST_BYTES_MAX, beginning};
+use net::proxy::forwarded;
+use net::proxy::header::{Beginning, FIXED_BYTES, Fixed, HeaderFault, REST_BYTES_MAX, beginning};
 
 /// The name of this in `HOURBUCKET_FUZZ` and of its corpus.
 pub(crate) const NAME: &str = "proxy-header";

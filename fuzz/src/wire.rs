@@ -9,8 +9,8 @@ use std::sync::Arc;
 use bytes::BytesMut;
 use rumqttc_v5::mqttbytes::v5::DisconnectReasonCode as Reason;
 
-use super::codec::{Packet, ProtocolError, Publish, Version};
-use super::frames::{Frames, KEPT_BYTES, Limits, Next};
+use ingest::listen::codec::{Packet, ProtocolError, Publish, Version};
+use ingest::listen::frames::{Frames, KEPT_BYTES, Limits, Next};
 
 /// The name of this in `HOURBUCKET_FUZZ` and of its corpus.
 pub(crate) const NAME: &str = "mqtt-listen";

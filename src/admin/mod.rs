@@ -415,7 +415,7 @@ mod tests {
             &ROUTES[..],
             &api::ROUTES[..],
             &prometheus::ROUTES[..],
-            &crate::ingest::http::ROUTES[..],
+            &ingest::http::ROUTES[..],
         ]
         .concat();
         described.sort_unstable();

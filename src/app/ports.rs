@@ -10,11 +10,11 @@ use super::StartError;
 use super::context::{ServiceContext, logged};
 use super::reload::{Reloader, Running};
 use crate::admin::{Admin, TokenSource};
-use crate::ingest::http::HttpIngest;
-use crate::ingest::listen::MqttListener;
-use crate::ingest::mqtt::{self, BrokerStatus};
-use crate::ingest::{self, IngestDeps};
 use config::{AckMode, Config, Decoding, Live, Setter};
+use ingest::IngestDeps;
+use ingest::http::HttpIngest;
+use ingest::listen::MqttListener;
+use ingest::mqtt::{self, BrokerStatus};
 use journal::admission::Admission;
 use net::access::{GrantDefaults, Jwt, JwtKeysError, Usages};
 

@@ -18,9 +18,9 @@ use tokio::task::JoinError;
 
 use super::files::within_files;
 use crate::admin::{self, Health, TokenSource};
-use crate::ingest::{http, listen};
 use config::reload::{Change, ReloadConflict, changes, fits, taken_over};
 use config::{Config, ConfigErrors, Decoding, Loaded, Setter};
+use ingest::{http, listen};
 use model::Clock;
 use net::access::{Credentials, GrantDefaults, Jwt, JwtKeysError, TokensError};
 use net::tls::TlsError;

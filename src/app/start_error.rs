@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use tokio::task::JoinError;
 
 use crate::admin::AdminError;
-use crate::ingest::http::HttpError;
-use crate::ingest::listen::ListenError;
-use crate::ingest::mqtt::SetupError;
+use ingest::http::HttpError;
+use ingest::listen::ListenError;
+use ingest::mqtt::SetupError;
 use journal::JournalError;
 use net::access::{JwtKeysError, TokensError};
 

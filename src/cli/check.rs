@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 
 use super::disk;
 use super::finding::Finding;
-use crate::ingest::mqtt;
 use config::hardening::{ChecklistLine, Verdict};
 use config::{AckMode, Config};
+use ingest::mqtt;
 use journal::{JournalError, Report, Salvaged, SegmentReport};
 use model::{Clock, SystemClock};
 use store::mongo::{MongoStore, StoreConfigError};
@@ -62,7 +62,7 @@ pub(super) async fn check(
         });
     }
     if config.listen.mqtt.enabled {
-        let result = crate::ingest::listen::check(&config.listen.mqtt, now_s);
+        let result = ingest::listen::check(&config.listen.mqtt, now_s);
         findings.push(Finding {
             what: "listen.mqtt".into(),
             result: result.map_err(Box::from),

@@ -32,7 +32,7 @@
 //!    (`writer::limit`), and expire after `dead_letters.retention` (a TTL index).
 //! 5. Listed and purged: the commands select them by reason, source, topic and time ([`filter`]).
 //!    The read API lists them too.
-//! 6. Replayed: decoded again with the current settings ([`redecode`]), stored as a second
+//! 6. Replayed: decoded again with the current settings ([`ingest::redecode`]), stored as a second
 //!    instance, and only then removed ([`replay`]). Readings that are still rejected stay.
 //!
 //! Crash: a dead letter that was not stored is in the journal, or its readings are; the next start
@@ -52,7 +52,6 @@
 //! [`OWN_SOURCE`]: model::OWN_SOURCE
 //! [`DEAD_PAYLOAD_BYTES_MAX`]: model::DEAD_PAYLOAD_BYTES_MAX
 
-pub mod redecode;
 pub mod replay;
 mod writer;
 

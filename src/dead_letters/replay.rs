@@ -6,7 +6,7 @@
 //! sensor anyway: every write is conditional on the version of its page, so they detect each other
 //! and load again.
 //!
-//! Life of a dead letter: read from the collection, decoded ([`redecode`](super::redecode)),
+//! Life of a dead letter: read from the collection, decoded ([`ingest::redecode`]),
 //! submitted as a separate ingest batch, stored (majority) and acknowledged, removed. After a crash
 //! in between the dead letter remains, and the next replay does the same again: its readings are
 //! compared with the stored ones, like those of the journal's replay, and are found. That holds for
@@ -30,11 +30,11 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::app::{Service, StartError};
-use crate::dead_letters::redecode::{Redecoded, Redecoder};
-use crate::ingest::mqtt;
-use crate::ingest::mqtt::SetupError;
+use ingest::redecode::{Redecoded, Redecoder};
 use crate::shutdown::ExitReason;
 use config::Config;
+use ingest::mqtt;
+use ingest::mqtt::SetupError;
 use journal::admission::{Admission, AdmissionError, IngestBatch};
 use model::ack::{Ack, AckOutcome, AckWaiter};
 use model::{Clock, OWN_SOURCE, ReadingBatch, StorageMode, stable_hash};

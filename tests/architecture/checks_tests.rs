@@ -103,7 +103,7 @@ fn async_and_io_in_a_pure_file_are_found() {
         ("src/model/hour.rs", "async fn f() {}", "pure file"),
         ("src/dead_letters/filter.rs", "async fn f() {}", "pure file"),
         (
-            "src/dead_letters/redecode.rs",
+            "src/ingest/redecode.rs",
             "use tokio::time;",
             "pure file",
         ),

@@ -64,7 +64,7 @@ pub(crate) const PURE: &[&str] = &[
     "admin/health/store",
     "admin/prometheus/remote_read/request",
     "admin/prometheus/remote_read/response",
-    "dead_letters/redecode",
+    "ingest/redecode",
     "dead_letters/filter",
     "store/dead_letter_filter",
     "commit_delay",

@@ -4,30 +4,12 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-#[path = "../../src/ingest/listen/codec.rs"]
-#[allow(dead_code, unreachable_pub, reason = "the service uses the rest")]
-mod codec;
-#[path = "../../src/net/src/proxy/forwarded.rs"]
-#[allow(dead_code, unreachable_pub, reason = "the service uses the rest")]
-mod forwarded;
-#[path = "../../src/ingest/listen/frames.rs"]
-#[allow(dead_code, unreachable_pub, reason = "the service uses the rest")]
-mod frames;
-#[path = "../../src/net/src/proxy/header.rs"]
-#[allow(dead_code, unreachable_pub, reason = "the service uses the rest")]
-mod header;
 #[path = "../../fuzz/src/invariants.rs"]
 mod invariants;
-#[path = "../../src/ingest/packet_fields.rs"]
-#[allow(dead_code, unreachable_pub, reason = "the service uses the rest")]
-mod packet_fields;
 #[path = "../../fuzz/src/proxies.rs"]
 mod proxies;
 #[path = "../../fuzz/src/rows.rs"]
 mod rows;
-#[path = "../../src/ingest/listen/strict.rs"]
-#[allow(dead_code, unreachable_pub, reason = "the service uses the rest")]
-mod strict;
 #[path = "../../fuzz/src/wire.rs"]
 mod wire;
 

@@ -12,8 +12,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use config::{AckMode, Config, ListenMqtt, Live, Retained, Subscription};
-use hourbucket::ingest::IngestDeps;
-use hourbucket::ingest::listen::MqttListener;
+use ingest::IngestDeps;
+use ingest::listen::MqttListener;
 use journal::admission::{AdmissionControl, IngestBatch, IngestReceiver, admission_channel};
 use model::SystemClock;
 use net::access::GrantDefaults;

@@ -12,8 +12,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use config::{AckMode, Decoding, Live, Mqtt, MqttProtocol, Retained, Subscription};
-use hourbucket::ingest::IngestDeps;
-use hourbucket::ingest::mqtt::{BrokerStatus, spawn};
+use ingest::IngestDeps;
+use ingest::mqtt::{BrokerStatus, spawn};
 use journal::admission::{AdmissionControl, IngestBatch, IngestReceiver, admission_channel};
 use model::SystemClock;
 use net::access::GrantDefaults;

@@ -1,0 +1,47 @@
+//! Ingest: one folder per protocol. Each receives bytes, decodes them, submits the readings through
+//! admission ([`journal::admission`]) and answers the sender once the readings are acknowledged.
+//! Ingest handles protocols, not buckets.
+
+pub mod http;
+pub mod listen;
+pub mod mqtt;
+mod packet_fields;
+pub mod redecode;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use config::{AckMode, Decoding, Live};
+use journal::admission::Admission;
+use model::Clock;
+use net::access::GrantDefaults;
+use net::tls::OnTls;
+
+/// What every protocol needs in addition to its own settings.
+#[derive(Clone)]
+pub struct IngestDeps {
+    /// Settings of the decoders; replaced when the configuration is reloaded.
+    pub decoding: Live<Decoding>,
+    /// What an acknowledgement waits for. Named in warnings about slow acknowledgements.
+    pub ack: AckMode,
+    /// What the grants of senders are made with.
+    pub grants: GrantDefaults,
+    /// Accepts ingest batches for the next stage.
+    pub admission: Admission,
+    /// How long the messages of a port may be collected while more keep arriving; zero if no sync
+    /// is saved by it.
+    pub commit_delay: Duration,
+    /// Wall clock and monotonic clock.
+    pub clock: Arc<dyn Clock>,
+    /// Receives the certificate status of a port.
+    pub on_tls: OnTls,
+    /// Where the births of Sparkplug B nodes are kept over a restart; `None`: nowhere.
+    pub births_dir: Option<PathBuf>,
+    /// When cancelled: accept no more messages, and wait until accepted ones are acknowledged.
+    pub stop: CancellationToken,
+    /// When cancelled: end immediately, even if messages are unacknowledged.
+    pub drained: CancellationToken,
+}

@@ -1,0 +1,215 @@
+//! A broker's poll task: connects, receives, hands over, acknowledges, and reconnects.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{Notify, mpsc};
+use tokio::task::JoinHandle;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::acks::AckTracker;
+use super::backoff::Backoff;
+use super::births_file;
+use super::broker::{Broker, BrokerStatus, OnStatus};
+use super::collect::{Collector, Settings};
+use super::connection::{CloseReason, Connection};
+use super::files;
+use super::link;
+use super::losses::{Losses, lasting_problem};
+use super::submit;
+use super::target::{SetupError, Target};
+use super::window::Window;
+use crate::IngestDeps;
+use config::{Mqtt, MqttProtocol};
+use journal::admission::AdmissionError;
+use journal::commit_delay::CommitDelay;
+use telemetry::metrics::{self, Source};
+
+/// Starts the tasks of one broker. They end after `stop` when all accepted messages are
+/// acknowledged, or at `drained` if that comes first.
+///
+/// # Errors
+/// The URL or a topic template cannot be used (the configuration's check should have found it).
+pub fn spawn(
+    config: Mqtt,
+    deps: IngestDeps,
+    on_status: OnStatus,
+) -> Result<JoinHandle<()>, SetupError> {
+    let IngestDeps {
+        decoding,
+        ack,
+        admission,
+        commit_delay,
+        clock,
+        stop,
+        drained,
+        births_dir,
+        ..
+    } = deps;
+    let births_file = births_dir.map(|dir| births_file::path(&dir, &config));
+    let target = Target::parse(&config.url)?;
+    let settings = Settings {
+        source: Source::Mqtt.label(),
+        payload_bytes_max: config.packet_max_bytes as usize,
+        status_topic: config.status_topic.clone(),
+    };
+    let collector = Collector::new(&config.subscriptions, settings, decoding.now())?;
+    let collector = collector
+        .counting_fields(admission.fields().cloned())
+        .limiting_readings(admission.readings_bytes_max());
+    // With 3.1.1 the broker's limit applies and is not announced. Packet ids have 16 bits.
+    let window = if config.protocol == MqttProtocol::V5 {
+        config.window
+    } else {
+        u16::MAX
+    };
+    let name = target.name_of(&config);
+    let (settled_tx, settled) = mpsc::unbounded_channel();
+    let status = BrokerStatus {
+        broker: name.clone(),
+        connected: false,
+        subscribed: false,
+        problem: None,
+    };
+    let broker = Broker {
+        config: Arc::new(config),
+        name,
+        clock,
+        stop,
+        drained,
+        collector,
+        decoding,
+        ack_tracker: AckTracker::default(),
+        window: Window::new(usize::from(window)),
+        ack,
+        admission,
+        file_problem: None,
+        session_problem: None,
+        losses: Losses::default(),
+        settled_tx,
+        settled,
+        connections: 0,
+        status,
+        on_status,
+        target,
+        material: None,
+        backoff: Backoff::default(),
+        pending_reported: 0,
+        births_file,
+        births_kept: 0,
+        births_due_ms: 0,
+        births_write: None,
+        delay: CommitDelay::new(commit_delay),
+    };
+    Ok(tokio::spawn(broker.run()))
+}
+
+impl Broker {
+    async fn run(mut self) {
+        self.report();
+        metrics::mqtt_connected(&self.name, false);
+        self.restore_births().await;
+        while !self.stop.is_cancelled() {
+            // If admission is closed permanently, connecting would only make the broker send the
+            // same messages again and again.
+            if !matches!(
+                self.admission.check(),
+                Err(AdmissionError::Stopping | AdmissionError::Broken)
+            ) {
+                let (end, lasted) = self.connection().await;
+                self.disconnected(&end, lasted);
+            }
+            let wait = self.backoff.wait();
+            tokio::select! {
+                () = tokio::time::sleep(wait) => {}
+                () = self.stop.cancelled() => {}
+            }
+        }
+        self.keep_births_finally().await;
+        tracing::info!(broker = %self.name, "MQTT client stopped");
+    }
+
+    /// Opens a connection and serves it until it ends. Returns how long its session lasted, if the
+    /// broker accepted it.
+    async fn connection(&mut self) -> (CloseReason, Option<Duration>) {
+        let (sender, mut link) = match self.open().await {
+            Ok(both) => both,
+            Err(error) => return (CloseReason::Setup(error), None),
+        };
+        self.ack_tracker.reconnect();
+        // Messages collected on the previous connection are sent again by the broker.
+        drop(self.collector.finish());
+        let taken = Arc::new(Notify::new());
+        let (queue, ingest_batches) = mpsc::channel(submit::BATCHES_MAX);
+        let _submitter = AbortOnDropHandle::new(tokio::spawn(submit::submit(
+            ingest_batches,
+            self.admission.clone(),
+            taken.clone(),
+        )));
+        let mut connection = Connection::new(self, sender, queue, taken);
+        let end = connection.serve(&mut link).await;
+        let lasted = connection.lasted();
+        let was_useful = connection.was_useful();
+        connection.close(link, &end).await;
+        if was_useful {
+            self.backoff.reset();
+        }
+        self.ack_tracker.reconnect();
+        self.show_pending();
+        (end, lasted)
+    }
+
+    /// Creates both halves of a new connection, with the current content of the files.
+    async fn open(&mut self) -> Result<(link::Sender, link::Link), SetupError> {
+        let config = self.config.clone();
+        let target = self.target.clone();
+        let before = self.material.clone();
+        let read =
+            tokio::task::spawn_blocking(move || files::read(&config, &target, before.as_ref()))
+                .await;
+        let (material, problem) =
+            read.map_err(|error| SetupError::Options(error.to_string()))??;
+        if let Some(problem) = problem.as_ref().filter(|_| self.file_problem != problem) {
+            tracing::warn!(broker = %self.name, problem, "cannot read credential files; using \
+                their previous content");
+        }
+        self.file_problem = problem;
+        let opened = link::open(&self.config, &self.target, &material);
+        self.material = Some(material);
+        opened
+    }
+
+    fn disconnected(&mut self, end: &CloseReason, lasted: Option<Duration>) {
+        let mut problem = end.to_string();
+        if let (CloseReason::Lost(error), Some(lasted)) = (end, lasted) {
+            self.backoff.lost(lasted);
+            self.session_problem = lasting_problem(error, self.backoff.short_sessions());
+            problem = self.session_problem.clone().unwrap_or(problem);
+        }
+        let broker = &self.name;
+        match end {
+            CloseReason::Stopped => {}
+            CloseReason::Setup(error) => {
+                tracing::error!(%broker, %error, "MQTT connection cannot be configured")
+            }
+            CloseReason::Lost(_) => {
+                let now_ms = self.clock.now().mono_ms;
+                if let Some(suppressed) = self.losses.log(&problem, now_ms) {
+                    let suppressed = (suppressed > 0).then_some(suppressed);
+                    tracing::warn!(
+                        %broker, error = problem, suppressed, "no MQTT connection; reconnecting"
+                    );
+                }
+            }
+            CloseReason::Blocked => tracing::warn!(
+                %broker,
+                "messages not accepted; reconnecting so that the broker sends them again"
+            ),
+        }
+        self.status.connected = false;
+        if !matches!(end, CloseReason::Stopped) {
+            self.status.problem = Some(problem);
+        }
+        self.report();
+    }
+}
