@@ -6,16 +6,16 @@
 
 use std::time::Duration;
 
-use hourbucket::accumulate::PageLimits;
-use hourbucket::accumulate::state::{Job, JobResult, Shard, ShardSettings};
-use hourbucket::flush::backoff::Backoff;
-use hourbucket::flush::due::DuePolicy;
-use hourbucket::route::row_refs;
 use model::ack::Ack;
 use model::{
     BatchBuilder, BucketStart, NewBuckets, Now, PageWrite, ReadingBatch, Span, StorageMode,
     ValueRef,
 };
+use pipeline::accumulate::PageLimits;
+use pipeline::accumulate::state::{Job, JobResult, Shard, ShardSettings};
+use pipeline::flush::backoff::Backoff;
+use pipeline::flush::due::DuePolicy;
+use pipeline::route::row_refs;
 use store::PageWriteResult;
 
 /// The allocator of the service.

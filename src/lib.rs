@@ -39,18 +39,12 @@
 //! strict}`, `latest::state`, `rollup::state`, `enrich::registry`, `read::{hours, merge}`.
 //! `tests/architecture.rs` enforces these rules.
 
-pub mod accumulate;
 pub mod admin;
 pub mod app;
 pub mod cli;
-pub mod dead_letters;
-pub mod enrich;
-pub mod flush;
-pub mod latest;
 pub mod priority;
 pub mod promql;
 pub mod read;
-pub mod rollup;
-pub mod route;
+pub mod replay;
 pub mod shutdown;
 pub mod systemd;

@@ -10,10 +10,6 @@ use std::time::Duration;
 use config::Config;
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
 use decode::{Context, Format, Rejects, TsUnit, decode};
-use hourbucket::accumulate::PageLimits;
-use hourbucket::accumulate::state::{RowRef, Shard, ShardSettings};
-use hourbucket::flush::backoff::Backoff;
-use hourbucket::flush::due::DuePolicy;
 use journal::admission::{AdmissionControl, IngestBatch, admission_channel};
 use journal::fs::RealFs;
 use journal::{Journal, JournalDeps, OpenedJournal};
@@ -22,6 +18,10 @@ use model::{
     BatchBuilder, Gate, GateSlot, Now, PageKind, PageWrite, ReadingBatch, RowFlags, Rows,
     StorageMode, SystemClock, ValueRef, summary,
 };
+use pipeline::accumulate::PageLimits;
+use pipeline::accumulate::state::{RowRef, Shard, ShardSettings};
+use pipeline::flush::backoff::Backoff;
+use pipeline::flush::due::DuePolicy;
 use store::mongo::packed_bytes;
 
 const READINGS: usize = 1000;

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use crate::admin::Health;
 use crate::admin::health::{StoreLogEvent, StoreLogLine};
-use crate::flush::OnStoreOutcome;
 use model::Clock;
+use pipeline::flush::OnStoreOutcome;
 
 /// Returns the callback that reports to health, and logs when requests of one kind fail and when
 /// they succeed again.

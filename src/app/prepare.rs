@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::context::ServiceContext;
-use crate::enrich::Enrichment;
+use pipeline::enrich::Enrichment;
 use store::{Ability, Outcome, PrepareError, PrepareErrorEnd, Store, StoreError, StoreErrorKind};
 use telemetry::metrics;
 

@@ -22,9 +22,9 @@ use tokio::time::Instant;
 
 use super::context::{ServiceContext, backoff};
 use super::unstored::Unstored;
-use crate::accumulate::task::ANSWERS_WITHIN;
 use config::AckMode;
 use model::Span;
+use pipeline::accumulate::task::ANSWERS_WITHIN;
 use store::retention::{MARGIN, RemovedReadings, ms};
 use store::{Store, StoreError};
 use telemetry::metrics;

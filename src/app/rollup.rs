@@ -8,12 +8,12 @@ use tokio::task::JoinHandle;
 use super::context::{ServiceContext, backoff};
 use super::instance;
 use super::start_error::StartError;
-use crate::rollup::state::RollupSettings;
-use crate::rollup::{RollupGauges, RollupHandle, RollupTask, RollupView, recovery};
-use crate::route::shard_of;
 use config::AckMode;
 use journal::fs::{Fs, RealFs};
 use model::Zone;
+use pipeline::rollup::state::RollupSettings;
+use pipeline::rollup::{RollupGauges, RollupHandle, RollupTask, RollupView, recovery};
+use pipeline::route::shard_of;
 use telemetry::metrics;
 
 /// How often gauges and health are updated.

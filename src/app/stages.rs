@@ -9,21 +9,21 @@ use tokio::task::JoinHandle;
 use super::StartError;
 use super::context::{ServiceContext, backoff};
 use super::rollup::Rollups;
-use crate::accumulate::state::ShardSettings;
-use crate::accumulate::task::{ShardGauges, ShardTask};
-use crate::accumulate::{PageLimits, QueryHandle, ShardHandle};
-use crate::dead_letters::DeadLetters;
-use crate::enrich::{Enrichment, Registry};
-use crate::flush::due::DuePolicy;
-use crate::latest::state::LatestSettings;
-use crate::latest::{LatestGauges, LatestHandle, LatestTask};
-use crate::route::Router;
-use crate::route::oldest::Oldest;
 use config::{AckMode, Config, Decoding, Live};
 use journal::Journal;
 use journal::admission::IngestReceiver;
 use model::catalog::arrival_step_ms;
 use model::summary::PAGE_SUMMARY_BYTES_MAX;
+use pipeline::accumulate::state::ShardSettings;
+use pipeline::accumulate::task::{ShardGauges, ShardTask};
+use pipeline::accumulate::{PageLimits, QueryHandle, ShardHandle};
+use pipeline::dead_letters::DeadLetters;
+use pipeline::enrich::{Enrichment, Registry};
+use pipeline::flush::due::DuePolicy;
+use pipeline::latest::state::LatestSettings;
+use pipeline::latest::{LatestGauges, LatestHandle, LatestTask};
+use pipeline::route::Router;
+use pipeline::route::oldest::Oldest;
 use store::Store;
 use store::registry::RegistryQuery;
 
@@ -206,7 +206,7 @@ impl ServiceContext {
         oldest: Arc<Oldest>,
     ) -> Result<(JoinHandle<()>, Option<Journal>), StartError> {
         let failure_signal = self.failure_signal.clone();
-        let ended = move |result: Result<(), crate::route::RouteError>| {
+        let ended = move |result: Result<(), pipeline::route::RouteError>| {
             if let Err(error) = result {
                 failure_signal.fail(error.to_string());
             }

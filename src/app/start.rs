@@ -13,9 +13,7 @@ use super::ports::{IngestPorts, start_front};
 use super::stages::Stages;
 use super::unstored::Unstored;
 use super::{Service, StartError};
-use crate::accumulate::QueryHandle;
 use crate::admin::Admin;
-use crate::enrich::{Enrichment, Registry};
 use crate::read::ReadService;
 use crate::read::silence::Silence;
 use config::Config;
@@ -24,6 +22,8 @@ use ingest::listen::MqttListener;
 use journal::Journal;
 use journal::admission::Admission;
 use model::{Clock, Zone};
+use pipeline::accumulate::QueryHandle;
+use pipeline::enrich::{Enrichment, Registry};
 use store::Store;
 
 impl Service {

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use super::stages::Stages;
-use crate::route::oldest::Oldest;
 use journal::{Journal, JournalHandle};
+use pipeline::route::oldest::Oldest;
 
 /// Knows which readings are not stored, with a journal and without one.
 #[derive(Clone)]

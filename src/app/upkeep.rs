@@ -8,15 +8,15 @@ use super::journal_report::JournalReport;
 use super::on_store;
 use super::progress::{Observation, Progress};
 use super::recent_rejects::RecentRejects;
-use crate::accumulate::state::ShardUsage;
-use crate::accumulate::state::failing::NAMED_MAX;
-use crate::accumulate::task::{ANSWERS_WITHIN, ShardGauges};
 use crate::admin::health::{Quarantine, QuarantinedBucket};
-use crate::latest::LatestGauges;
-use crate::route::oldest::Oldest;
 use config::AckMode;
 use journal::admission::AdmissionError;
 use model::Now;
+use pipeline::accumulate::state::ShardUsage;
+use pipeline::accumulate::state::failing::NAMED_MAX;
+use pipeline::accumulate::task::{ANSWERS_WITHIN, ShardGauges};
+use pipeline::latest::LatestGauges;
+use pipeline::route::oldest::Oldest;
 use store::Store;
 use telemetry::audit;
 use telemetry::metrics::{self, AdmissionClosed};
@@ -109,7 +109,7 @@ impl ServiceContext {
             self.report_progress(&mut progress, gauges, line);
             if self.config.latest.enabled {
                 let waiting: Vec<_> = latest.iter().map(|g| g.get()).collect();
-                let sum = |f: fn(&crate::latest::state::LatestUsage) -> usize| {
+                let sum = |f: fn(&pipeline::latest::state::LatestUsage) -> usize| {
                     waiting.iter().map(f).sum::<usize>() as u64
                 };
                 metrics::latest_waiting(sum(|h| h.sensors), sum(|h| h.bytes));
@@ -293,7 +293,6 @@ mod tests {
     use super::super::on_store::on_store;
     use super::*;
     use crate::admin::Health;
-    use crate::flush::Flusher;
     use crate::shutdown::FailureSignal;
     use config::{AckMode, Config};
     use journal::admission::{AdmissionControl, IngestBatch};
@@ -301,6 +300,7 @@ mod tests {
     use journal::{Journal, JournalDeps};
     use model::ack::Ack;
     use model::{Clock, DeadLetter, ReadingBatch, SystemClock};
+    use pipeline::flush::Flusher;
     use store::memory::{Fault, MemoryStore};
 
     #[tokio::test(start_paused = true)]

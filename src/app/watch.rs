@@ -11,7 +11,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::accumulate::task::ShardGauges;
 use crate::admin::Health;
 use crate::admin::health::Report;
 use crate::systemd::Notifier;
@@ -19,6 +18,7 @@ use config::AckMode;
 use journal::admission::{Admission, IngestBatch};
 use model::ReadingBatch;
 use model::ack::Ack;
+use pipeline::accumulate::task::ShardGauges;
 
 /// How often the status line is updated.
 const STATUS_EVERY: Duration = Duration::from_secs(2);

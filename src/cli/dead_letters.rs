@@ -8,11 +8,11 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 
 use super::output::{MAINTENANCE_FAILED, maintenance_failed, print_if_read, print_line};
-use crate::accumulate::state::RejectCause;
-use crate::dead_letters::replay;
+use crate::replay;
 use config::Config;
 use decode::RejectReason;
 use model::{Clock, SystemClock};
+use pipeline::accumulate::state::RejectCause;
 use store::dead_letter_filter::{DeadLetterFilter, line};
 use store::maintain::{moment, report::printable};
 use store::mongo::{DeadLetterDocument, MongoStore};

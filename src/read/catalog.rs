@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 use futures_util::future::try_join_all;
 
 use super::{QueryResult, ReadError, ReadService};
-use crate::accumulate::query::{ShardQuery, ShardResponse};
-use crate::route::shard_of;
 use model::{CatalogUpdate, SensorId, stable_hash};
+use pipeline::accumulate::query::{ShardQuery, ShardResponse};
+use pipeline::route::shard_of;
 use store::catalog::{CatalogEntry, CatalogQuery};
 
 /// Most sensors that are read from each shard and from the store at a time.
@@ -199,16 +199,16 @@ mod tests {
 
     use super::super::sensors::SensorListQuery;
     use super::*;
-    use crate::accumulate::PageLimits;
-    use crate::accumulate::state::ShardSettings;
-    use crate::accumulate::task::{ShardBatch, ShardGauges, ShardTask};
-    use crate::dead_letters::DeadLetters;
-    use crate::flush::Flusher;
-    use crate::flush::backoff::Backoff;
-    use crate::flush::due::DuePolicy;
-    use crate::route::row_refs;
     use model::ack::Ack;
     use model::{FieldKinds, Reading, ReadingBatch, SensorPatterns, Span, SystemClock, Value};
+    use pipeline::accumulate::PageLimits;
+    use pipeline::accumulate::state::ShardSettings;
+    use pipeline::accumulate::task::{ShardBatch, ShardGauges, ShardTask};
+    use pipeline::dead_letters::DeadLetters;
+    use pipeline::flush::Flusher;
+    use pipeline::flush::backoff::Backoff;
+    use pipeline::flush::due::DuePolicy;
+    use pipeline::route::row_refs;
     use store::Store;
     use store::memory::MemoryStore;
 

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use super::hours::{Hour, Hours};
 use super::{QueryResult, ReadError, ReadService};
-use crate::route::shard_of;
 use model::{BucketStart, Day, SensorId, Zone, stable_hash};
+use pipeline::route::shard_of;
 use store::days::{DayQuery, MarkQuery, MarksOf};
 
 /// Marks of one sensor that are read: days whose hours are then read.

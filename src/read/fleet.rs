@@ -16,9 +16,9 @@ use tokio::time::{Instant, timeout};
 pub use super::fleet_cache::Fleet;
 
 use super::{ReadError, ReadService, TIME_MAX};
-use crate::accumulate::query::{ShardQuery, ShardResponse};
-use crate::accumulate::state::snapshot::{FLEET_MAX, NewSensor, ShardFleet, SilentSensor};
 use model::SensorId;
+use pipeline::accumulate::query::{ShardQuery, ShardResponse};
+use pipeline::accumulate::state::snapshot::{FLEET_MAX, NewSensor, ShardFleet, SilentSensor};
 use store::catalog::{CatalogCounts, CatalogEntry, CatalogQuery};
 
 /// How long a result is reused.

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-use crate::accumulate::state::snapshot::{BusySensor, NewSensor, SilentSensor};
 use model::SensorId;
+use pipeline::accumulate::state::snapshot::{BusySensor, NewSensor, SilentSensor};
 
 /// The sensors of all shards: their number, the busiest, the newest and the silent ones.
 #[derive(Debug, Clone, Default, PartialEq)]

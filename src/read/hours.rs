@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::merge::{in_order, loaded_page, measured_bucket};
-use crate::accumulate::UnstoredBucket;
 use model::{BucketStart, Rows, StorageMode};
+use pipeline::accumulate::UnstoredBucket;
 use store::maintain::StoredPage;
 pub use store::maintain::hour::{FIELDS_MAX, Hour};
 use store::retention::Extent;

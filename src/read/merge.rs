@@ -9,10 +9,10 @@ use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 use std::str::FromStr;
 
-use crate::accumulate::UnstoredBucket;
-use crate::accumulate::state::snapshot::UnstoredRows;
 use model::rows::Row;
 use model::{BucketStart, ReadingKey, Rows, Span, StorageMode};
+use pipeline::accumulate::UnstoredBucket;
+use pipeline::accumulate::state::snapshot::UnstoredRows;
 use store::maintain::StoredPage;
 use store::reading::MeasurementResults;
 use store::{LoadedBucket, LoadedPage};

@@ -11,7 +11,7 @@
 //!    if a shard is too full to accept them, `complete` is false. With `ack = "stored"`
 //!    acknowledged readings are stored, and there is no wait.
 //! 2. *The sensor's shard*, after all shard batches that were sent to it: a copy of the rows that
-//!    are not known to be stored, pending and in flight ([`crate::accumulate::query`], limited in
+//!    are not known to be stored, pending and in flight ([`pipeline::accumulate::query`], limited in
 //!    bytes).
 //! 3. *The store*: data that a majority has; measurements as of one point in time. Rows leave
 //!    memory only when the store has confirmed them, so a reading that was not in the shard in step
@@ -20,7 +20,7 @@
 //! So nothing is missing. A row may be found twice if it was in memory in step 2 and in the store
 //! in step 3: in flight, with a lost answer, refused as a conflict, replayed after a crash, or
 //! simply written in between. The bucket itself decides which rows are stored, with the same code
-//! as after a lost answer ([`crate::accumulate::bucket`]): by identity for readings with their own
+//! as after a lost answer ([`pipeline::accumulate::bucket`]): by identity for readings with their own
 //! time; by position (for measurements, by the list of this process's own writes) for those with
 //! the receipt time, of which several may be equal. The stored versions need not match those that
 //! the shard expected, so no query has to be repeated.
@@ -53,16 +53,16 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
 use tokio::time::{Instant, timeout};
 
-use crate::accumulate::QueryHandle;
-use crate::accumulate::query::{QueryReply, ShardQuery, ShardResponse};
-use crate::accumulate::state::snapshot::UnstoredRows;
-use crate::rollup::RollupView;
-use crate::route::shard_of;
 use fleet_cache::FleetCache;
 use hours::{Hour, Hours, OpenHour};
 use journal::JournalHandle;
 use merge::{ANSWER_BYTES_MAX, MergedReadings, ReadingMerge, Window};
 use model::{BucketStart, Clock, SensorId, Span, Zone, stable_hash};
+use pipeline::accumulate::QueryHandle;
+use pipeline::accumulate::query::{QueryReply, ShardQuery, ShardResponse};
+use pipeline::accumulate::state::snapshot::UnstoredRows;
+use pipeline::rollup::RollupView;
+use pipeline::route::shard_of;
 use silence::Silence;
 use store::reading::{
     DeadLetterQuery, MeasurementQuery, MeasurementResults, PageQuery, StoredDeadLetter,

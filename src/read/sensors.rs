@@ -8,10 +8,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use futures_util::future::try_join_all;
 
 use super::{ReadError, ReadService};
-use crate::accumulate::query::{ShardQuery, ShardResponse};
-use crate::accumulate::state::snapshot::SensorSnapshot;
-use crate::route::shard_of;
 use model::{SensorId, SensorPatterns, Tags, Value, keep_newer, stable_hash};
+use pipeline::accumulate::query::{ShardQuery, ShardResponse};
+use pipeline::accumulate::state::snapshot::SensorSnapshot;
+use pipeline::route::shard_of;
 use store::catalog::{CatalogEntry, CatalogQuery};
 use store::reading::{SensorQuery, StoredSensor};
 

@@ -102,11 +102,7 @@ fn async_and_io_in_a_pure_file_are_found() {
     assert_broken(&[
         ("src/model/hour.rs", "async fn f() {}", "pure file"),
         ("src/dead_letters/filter.rs", "async fn f() {}", "pure file"),
-        (
-            "src/ingest/redecode.rs",
-            "use tokio::time;",
-            "pure file",
-        ),
+        ("src/ingest/redecode.rs", "use tokio::time;", "pure file"),
         ("src/decode/json.rs", "fn f() { g().await; }", "pure file"),
         ("src/decode/json.rs", "use tokio::sync::mpsc;", "pure file"),
         (

@@ -7,13 +7,13 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::time::Duration;
 
-use hourbucket::accumulate::PageLimits;
-use hourbucket::accumulate::state::{Job, JobResult, Shard, ShardSettings};
-use hourbucket::flush::backoff::Backoff;
-use hourbucket::flush::due::DuePolicy;
-use hourbucket::route::row_refs;
 use model::ack::Ack;
 use model::{BucketStart, NewBuckets, Now, Reading, ReadingBatch, Span, StorageMode, Value};
+use pipeline::accumulate::PageLimits;
+use pipeline::accumulate::state::{Job, JobResult, Shard, ShardSettings};
+use pipeline::flush::backoff::Backoff;
+use pipeline::flush::due::DuePolicy;
+use pipeline::route::row_refs;
 use proptest::prelude::*;
 use store::PageWriteResult;
 use store::memory::Pages;

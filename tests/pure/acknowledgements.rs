@@ -8,9 +8,9 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use hourbucket::accumulate::PageLimits;
 use model::ack::{Ack, AckOutcome};
 use model::{Reading, StorageMode};
+use pipeline::accumulate::PageLimits;
 
 use crate::shard_rig::{START_MS, ShardRig, reading, shard};
 

@@ -1,9 +1,9 @@
 //! Failing buckets in a shard that is full: the others go on.
 
-use hourbucket::accumulate::PageLimits;
-use hourbucket::accumulate::state::{Job, JobResult, Shard, ShardSettings};
 use model::ack::Ack;
 use model::{Reading, StorageMode};
+use pipeline::accumulate::PageLimits;
+use pipeline::accumulate::state::{Job, JobResult, Shard, ShardSettings};
 use store::{StoreError, StoreErrorKind};
 
 use crate::shard_rig::{START_MS, ShardRig, reading, settings, shard};

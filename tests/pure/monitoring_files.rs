@@ -11,7 +11,7 @@ use std::process::Command;
 use crate::support::watch::{
     CONFIG, MONITORING, RULES, RUNBOOKS, dashboards, documented, path, promtool, queries, text,
 };
-use hourbucket::accumulate::state::RejectCause;
+use pipeline::accumulate::state::RejectCause;
 use serde_json::Value;
 use telemetry::catalog;
 

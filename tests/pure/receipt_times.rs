@@ -2,8 +2,8 @@
 //! the service's clock is set shortly before or after and the answer to a write is lost, or the
 //! readings of another page were removed.
 
-use hourbucket::accumulate::PageLimits;
 use model::{Reading, Span, StorageMode};
+use pipeline::accumulate::PageLimits;
 
 use crate::shard_rig::{HOUR, START_MS, ShardRig, reading, shard};
 

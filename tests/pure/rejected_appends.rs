@@ -3,9 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use hourbucket::accumulate::PageLimits;
-use hourbucket::accumulate::state::{Job, JobResult};
 use model::{PageKind, StorageMode};
+use pipeline::accumulate::PageLimits;
+use pipeline::accumulate::state::{Job, JobResult};
 use store::PageWriteResult;
 
 use crate::shard_rig::{START_MS, ShardRig, reading, shard};

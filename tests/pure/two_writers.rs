@@ -3,10 +3,10 @@
 
 use std::sync::Arc;
 
-use hourbucket::accumulate::PageLimits;
-use hourbucket::accumulate::state::{Shard, ShardSettings};
-use hourbucket::flush::due::DuePolicy;
 use model::{BucketStart, Gate, PageKind, PageWrite, Rows, StorageMode, summary};
+use pipeline::accumulate::PageLimits;
+use pipeline::accumulate::state::{Shard, ShardSettings};
+use pipeline::flush::due::DuePolicy;
 
 use crate::shard_rig::{START_MS, ShardRig, reading, settings, shard};
 

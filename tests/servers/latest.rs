@@ -6,10 +6,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use hourbucket::latest::state::{Latest, LatestSettings, Pending};
-use hourbucket::route::row_refs;
 use model::ack::Ack;
 use model::{LatestUpdate, Now, Reading, ReadingBatch, Value};
+use pipeline::latest::state::{Latest, LatestSettings, Pending};
+use pipeline::route::row_refs;
 use proptest::prelude::*;
 use store::memory::Pages;
 use store::memory::latest::LatestDocument;

@@ -4,9 +4,9 @@
 
 use std::time::Duration;
 
-use hourbucket::latest::state::{Latest, LatestSettings};
-use hourbucket::route::row_refs;
 use model::{Reading, ReadingBatch, Value};
+use pipeline::latest::state::{Latest, LatestSettings};
+use pipeline::route::row_refs;
 
 use super::latest::{now, reading, settings};
 use crate::support;

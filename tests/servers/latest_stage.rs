@@ -7,15 +7,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use hourbucket::flush::Flusher;
-use hourbucket::flush::backoff::Backoff;
-use hourbucket::latest::{LatestGauges, LatestHandle, LatestTask};
-use hourbucket::route::row_refs;
 use model::ack::Ack;
 use model::{
     BucketStart, CatalogUpdate, DeadLetter, LatestUpdate, PageWrite, Reading, ReadingBatch,
     SensorId, Span, StorageMode, SystemClock, Value,
 };
+use pipeline::flush::Flusher;
+use pipeline::flush::backoff::Backoff;
+use pipeline::latest::{LatestGauges, LatestHandle, LatestTask};
+use pipeline::route::row_refs;
 use store::catalog::{CatalogEntry, CatalogQuery};
 use store::memory::{Fault, MemoryStore};
 use store::reading::{

@@ -7,9 +7,9 @@ use crate::support::block_on;
 use crate::support::fleet::now_ms;
 use crate::support::mongod::{Mongod, unique_database};
 use crate::support::service::Service;
-use hourbucket::route::shard_of;
 use model::stable_hash;
 use mongodb::bson::doc;
+use pipeline::route::shard_of;
 
 use super::read_api::{PATIENCE, get, post, prepared};
 

@@ -2,9 +2,9 @@
 //! outage, sensors that start together. Each simulated sensor stands for a hundred, so its
 //! statements take a hundred times as long.
 
-use hourbucket::flush::age::{AgeControl, AgeSample, gain, is_worthwhile};
-use hourbucket::flush::due::{DuePolicy, DueWheel};
-use hourbucket::flush::turns::Turns;
+use pipeline::flush::age::{AgeControl, AgeSample, gain, is_worthwhile};
+use pipeline::flush::due::{DuePolicy, DueWheel};
+use pipeline::flush::turns::Turns;
 
 const MAX_AGE_MS: u64 = 15_000;
 const BUSY_MS: u64 = 360_000;

@@ -7,18 +7,18 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use hourbucket::accumulate::PageLimits;
-use hourbucket::accumulate::state::ShardSettings;
-use hourbucket::accumulate::task::{ShardGauges, ShardTask};
-use hourbucket::dead_letters::DeadLetters;
-use hourbucket::flush::Flusher;
-use hourbucket::flush::backoff::Backoff;
-use hourbucket::flush::due::DuePolicy;
-use hourbucket::route::Router;
-use hourbucket::route::oldest::Oldest;
 use journal::admission::{AdmissionControl, IngestBatch, admission_channel};
 use model::ack::{Ack, AckOutcome};
 use model::{Clock, Now, Reading, ReadingBatch, Span, StorageMode, Value};
+use pipeline::accumulate::PageLimits;
+use pipeline::accumulate::state::ShardSettings;
+use pipeline::accumulate::task::{ShardGauges, ShardTask};
+use pipeline::dead_letters::DeadLetters;
+use pipeline::flush::Flusher;
+use pipeline::flush::backoff::Backoff;
+use pipeline::flush::due::DuePolicy;
+use pipeline::route::Router;
+use pipeline::route::oldest::Oldest;
 use store::memory::{Fault, MemoryStore, Script};
 
 use super::{Identities, again, identity};

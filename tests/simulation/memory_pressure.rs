@@ -6,17 +6,17 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;
 
-use hourbucket::accumulate::PageLimits;
-use hourbucket::accumulate::state::{Job, JobResult, Shard, ShardSettings};
-use hourbucket::flush::age::{AgeControl, AgeSample};
-use hourbucket::flush::backoff::Backoff;
-use hourbucket::flush::due::DuePolicy;
-use hourbucket::route::row_refs;
 use model::ack::Ack;
 use model::{
     BucketStart, NewBuckets, Now, PageKind, PageWrite, Reading, ReadingBatch, SensorId, Span,
     StorageMode, Value,
 };
+use pipeline::accumulate::PageLimits;
+use pipeline::accumulate::state::{Job, JobResult, Shard, ShardSettings};
+use pipeline::flush::age::{AgeControl, AgeSample};
+use pipeline::flush::backoff::Backoff;
+use pipeline::flush::due::DuePolicy;
+use pipeline::route::row_refs;
 use store::memory::Pages;
 
 use super::HOUR;

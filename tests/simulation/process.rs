@@ -5,17 +5,17 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use hourbucket::accumulate::state::ShardSettings;
-use hourbucket::accumulate::task::{ShardGauges, ShardTask};
-use hourbucket::accumulate::{ShardBatch, ShardHandle};
-use hourbucket::dead_letters::DeadLetters;
-use hourbucket::flush::Flusher;
-use hourbucket::flush::due::DuePolicy;
-use hourbucket::rollup::state::RollupSettings;
-use hourbucket::rollup::{RollupTask, recovery};
-use hourbucket::route::row_refs;
 use model::ack::{Ack, AckOutcome};
 use model::{Clock, DeadLetter, Now, Reading, ReadingBatch, StorageMode, Value};
+use pipeline::accumulate::state::ShardSettings;
+use pipeline::accumulate::task::{ShardGauges, ShardTask};
+use pipeline::accumulate::{ShardBatch, ShardHandle};
+use pipeline::dead_letters::DeadLetters;
+use pipeline::flush::Flusher;
+use pipeline::flush::due::DuePolicy;
+use pipeline::rollup::state::RollupSettings;
+use pipeline::rollup::{RollupTask, recovery};
+use pipeline::route::row_refs;
 use store::Store;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -222,7 +222,7 @@ impl Instance {
             tasks.push(tokio::spawn(rollup_task.run()));
             tasks.push(tokio::spawn(task.with_rollup(Some(rollup)).run()));
         }
-        let shard_of = hourbucket::route::shard_of;
+        let shard_of = pipeline::route::shard_of;
         tasks.push(tokio::spawn(recovery::recover(
             self.name.clone(),
             views,

@@ -2,11 +2,11 @@
 //! shards before the query, exactly once, regardless of what the store and the process do between
 //! the three reads of `hourbucket::read`.
 
-use hourbucket::accumulate::state::snapshot::UnstoredRows;
 use hourbucket::read::hours::{Hour, OpenHour};
 use hourbucket::read::merge::{Cursor, MergedReadings, ReadingMerge, Window};
-use hourbucket::route::shard_of;
 use model::stable_hash;
+use pipeline::accumulate::state::snapshot::UnstoredRows;
+use pipeline::route::shard_of;
 use store::memory::same_sum;
 use store::reading::{MeasurementQuery, MeasurementResults, PageQuery};
 

@@ -1,7 +1,7 @@
 //! Removal of readings ([`super::super::removal`]), and late rows that become dead letters because
 //! of it.
 
-use hourbucket::accumulate::state::RejectCause;
+use pipeline::accumulate::state::RejectCause;
 
 use super::super::{Sensor, removal};
 use super::*;

@@ -31,15 +31,15 @@ use std::ops::RangeInclusive;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 
-use hourbucket::accumulate::PageLimits;
-use hourbucket::accumulate::state::{Job, JobResult, RejectedRows, Shard, ShardSettings};
-use hourbucket::flush::backoff::Backoff;
-use hourbucket::flush::due::DuePolicy;
-use hourbucket::route::row_refs;
 use model::ack::{Ack, AckOutcome};
 use model::{
     BucketStart, NewBuckets, Now, PageWrite, Reading, ReadingBatch, Span, StorageMode, Value,
 };
+use pipeline::accumulate::PageLimits;
+use pipeline::accumulate::state::{Job, JobResult, RejectedRows, Shard, ShardSettings};
+use pipeline::flush::backoff::Backoff;
+use pipeline::flush::due::DuePolicy;
+use pipeline::route::row_refs;
 use store::memory::{Conversion, Pages};
 use store::{PageWriteResult, StoreError, StoreErrorKind};
 

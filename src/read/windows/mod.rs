@@ -28,10 +28,10 @@ use super::ReadService;
 use super::days::DailyHours;
 use super::hours::{Hour, Hours};
 use super::series::{Missing, SelectError, SelectLimits, Wanted};
-use crate::accumulate::UnstoredBucket;
 use crate::promql::windows::{Need, SummarisedBucket, answer};
 use crate::promql::{Labels, SelectedSeries, SeriesData, WindowStats, Windows};
 use model::{BucketStart, Day, FieldSummary, SensorId};
+use pipeline::accumulate::UnstoredBucket;
 
 /// Buckets of one group.
 const BUCKETS_AT_ONCE: i64 = 20_000;

@@ -6,15 +6,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use futures_util::{StreamExt, TryStreamExt, stream};
 
 use super::{Asked, CONCURRENT, GROUPS, summarised};
-use crate::accumulate::UnstoredBucket;
 use crate::promql::Labels;
 use crate::promql::windows::Need;
 use crate::read::days::{DailyHours, MARKS_MAX};
 use crate::read::hours::{Hours, OpenHour};
 use crate::read::series::Wanted;
 use crate::read::{FIELDS_MAX, ReadError, ReadService};
-use crate::route::shard_of;
 use model::{BucketKey, BucketStart, Day, SensorId, stable_hash};
+use pipeline::accumulate::UnstoredBucket;
+use pipeline::route::shard_of;
 use store::days::{DaysQuery, MarkQuery, MarksOf};
 use store::maintain::StoredPage;
 use store::reading::PageQuery;

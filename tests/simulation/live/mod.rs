@@ -14,12 +14,12 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicI64;
 use std::time::Duration;
 
-use hourbucket::accumulate::PageLimits;
-use hourbucket::accumulate::state::ShardSettings;
-use hourbucket::flush::backoff::Backoff;
-use hourbucket::flush::due::DuePolicy;
-use hourbucket::rollup::state::RollupSettings;
 use model::{BucketStart, Reading, Span, StorageMode, Value, Zone};
+use pipeline::accumulate::PageLimits;
+use pipeline::accumulate::state::ShardSettings;
+use pipeline::flush::backoff::Backoff;
+use pipeline::flush::due::DuePolicy;
+use pipeline::rollup::state::RollupSettings;
 use tokio::time::Instant;
 
 use super::days;

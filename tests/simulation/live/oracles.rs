@@ -1,7 +1,7 @@
 //! The oracles: liveness at any time, and the stored readings at the end.
 
-use hourbucket::flush::due::DuePolicy;
 use model::StorageMode;
+use pipeline::flush::due::DuePolicy;
 
 use super::super::server::{AWKWARD, LOADS_AT_ONCE, Trouble};
 use super::super::{Identities, identity, process, removal};

@@ -159,11 +159,7 @@ impl Frames {
     }
 
     /// Continues after [`Next::Oversize`]; keeps at most `kept_bytes_max` bytes of the payload.
-    pub fn skip(
-        &mut self,
-        buf: &mut BytesMut,
-        kept_bytes_max: usize,
-    ) -> Result<(), ProtocolError> {
+    pub fn skip(&mut self, buf: &mut BytesMut, kept_bytes_max: usize) -> Result<(), ProtocolError> {
         let Some(head) = Head::read(buf)? else {
             return Ok(());
         };

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use model::{FieldSchema, ReadingKey, RowFlags};
 
 /// A reading on arrival: its values as encoded in its batch, under the names of `schema`.
-pub(in crate::accumulate) struct IncomingReading<'a> {
-    pub(in crate::accumulate) ts_ms: i64,
-    pub(in crate::accumulate) flags: RowFlags,
+pub struct IncomingReading<'a> {
+    pub ts_ms: i64,
+    pub flags: RowFlags,
     /// When it came ([`crate::accumulate::arrivals`]), of one with the time of receipt.
-    pub(in crate::accumulate) arrived_ms: i64,
-    pub(in crate::accumulate) schema: &'a Arc<FieldSchema>,
-    pub(in crate::accumulate) numbers: u8,
-    pub(in crate::accumulate) payload: &'a [u8],
+    pub arrived_ms: i64,
+    pub schema: &'a Arc<FieldSchema>,
+    pub numbers: u8,
+    pub payload: &'a [u8],
 }
 
 impl IncomingReading<'_> {

@@ -30,11 +30,11 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::app::{Service, StartError};
-use ingest::redecode::{Redecoded, Redecoder};
 use crate::shutdown::ExitReason;
 use config::Config;
 use ingest::mqtt;
 use ingest::mqtt::SetupError;
+use ingest::redecode::{Redecoded, Redecoder};
 use journal::admission::{Admission, AdmissionError, IngestBatch};
 use model::ack::{Ack, AckOutcome, AckWaiter};
 use model::{Clock, OWN_SOURCE, ReadingBatch, StorageMode, stable_hash};

@@ -33,7 +33,7 @@
 
 pub mod age;
 pub mod backoff;
-pub(crate) mod days;
+pub mod days;
 pub mod due;
 mod high_water;
 mod present_age;
@@ -166,7 +166,7 @@ impl Flusher {
 
     /// Counts buckets that began to wait for a statement, and pages that became full when their
     /// first reading had waited for longer than `flush.max_age`.
-    pub(crate) fn note_waiting(&self, began: u64, filled_late: u64) {
+    pub fn note_waiting(&self, began: u64, filled_late: u64) {
         self.age.waiting(began, filled_late);
     }
 
@@ -176,28 +176,28 @@ impl Flusher {
     }
 
     /// Whether the store has answered within this time.
-    pub(crate) fn answered_within(&self, time: Duration) -> bool {
+    pub fn answered_within(&self, time: Duration) -> bool {
         self.seen.answered_ago().is_some_and(|ago| ago <= time)
     }
 
     /// How long ago the store last confirmed a page write; `None` before the first.
-    pub(crate) fn page_written_ago(&self) -> Option<Duration> {
+    pub fn page_written_ago(&self) -> Option<Duration> {
         self.seen.page_written_ago()
     }
 
     /// Records a page write that the store has confirmed, for tests.
     #[cfg(test)]
-    pub(crate) fn note_page_written(&self) {
+    pub fn note_page_written(&self) {
         self.seen.pages(&PagesShow::Stored);
     }
 
     /// Whether page writes fail: one has failed, and none was confirmed since.
-    pub(crate) fn page_writes_fail(&self) -> bool {
+    pub fn page_writes_fail(&self) -> bool {
         self.seen.page_writes_fail()
     }
 
     /// The error of the last dead letters, unless they were stored.
-    pub(crate) fn dead_letters_fail(&self) -> Option<String> {
+    pub fn dead_letters_fail(&self) -> Option<String> {
         self.seen.dead_letters_fail()
     }
 
@@ -222,7 +222,7 @@ impl Flusher {
 
     /// Waits for a permit for page writes. If they are not `behind`, also until no other such
     /// command is in flight.
-    pub(crate) async fn page_permit(&self, behind: bool) -> Permit {
+    pub async fn page_permit(&self, behind: bool) -> Permit {
         let single = if behind {
             None
         } else {
@@ -235,7 +235,7 @@ impl Flusher {
     }
 
     /// Waits for a permit in this lane; first come, first served.
-    pub(crate) async fn permit_in(&self, lane: Lane) -> Permit {
+    pub async fn permit_in(&self, lane: Lane) -> Permit {
         Permit {
             lane,
             _permit: acquire(&self.lanes[lane as usize]).await,
@@ -255,7 +255,7 @@ impl Flusher {
     }
 
     /// The buckets that no other process can have written.
-    pub(crate) fn new_buckets(&self) -> NewBuckets {
+    pub fn new_buckets(&self) -> NewBuckets {
         self.high_water.new_buckets()
     }
 
@@ -389,7 +389,7 @@ impl Flusher {
     ///
     /// # Errors
     /// Any of them may be stored.
-    pub(crate) async fn write_dead_letters(
+    pub async fn write_dead_letters(
         &self,
         lane: Lane,
         dead_letters: &[DeadLetter],
@@ -412,7 +412,7 @@ impl Flusher {
     ///
     /// # Errors
     /// The store failed.
-    pub(crate) async fn dead_letter_bytes(&self, _permit: &Permit) -> Result<u64, StoreError> {
+    pub async fn dead_letter_bytes(&self, _permit: &Permit) -> Result<u64, StoreError> {
         self.store.dead_letter_bytes().await
     }
 
@@ -420,7 +420,7 @@ impl Flusher {
     ///
     /// # Errors
     /// Any of them may be removed.
-    pub(crate) async fn evict_dead_letters(
+    pub async fn evict_dead_letters(
         &self,
         _permit: &Permit,
         bytes: u64,
@@ -461,7 +461,7 @@ impl Flusher {
     }
 
     /// Reports the outcome of a request.
-    pub(crate) fn report(&self, ability: Ability, outcome: Outcome<'_>) {
+    pub fn report(&self, ability: Ability, outcome: Outcome<'_>) {
         (self.on_store)(ability, outcome);
     }
 
@@ -485,7 +485,7 @@ impl Flusher {
     }
 
     /// Waits after a failure. The caller must not hold a permit.
-    pub(crate) async fn pause(&self, failures: &mut u32) {
+    pub async fn pause(&self, failures: &mut u32) {
         *failures += 1;
         tokio::time::sleep(self.backoff.wait(*failures, fastrand::f64())).await;
         metrics::store_retry();

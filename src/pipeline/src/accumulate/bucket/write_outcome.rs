@@ -2,9 +2,9 @@
 
 /// The effect of an answer.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub(in crate::accumulate) struct WriteOutcome {
+pub struct WriteOutcome {
     /// Readings now known to be stored.
-    pub(in crate::accumulate) stored: u64,
+    pub stored: u64,
     /// Readings dropped because they had been stored before.
-    pub(in crate::accumulate) duplicates: u64,
+    pub duplicates: u64,
 }

@@ -283,7 +283,7 @@ impl Shard {
 
     /// The same shard; its writes also include the registry's tags.
     #[must_use]
-    pub(crate) fn with_registry(self, registry: Registry) -> Shard {
+    pub fn with_registry(self, registry: Registry) -> Shard {
         Shard { registry, ..self }
     }
 

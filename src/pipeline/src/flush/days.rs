@@ -10,13 +10,13 @@ use telemetry::metrics;
 
 /// Allows one read of the daily rollup.
 #[derive(Debug)]
-pub(crate) struct DaysPermit {
+pub struct DaysPermit {
     _permit: OwnedSemaphorePermit,
 }
 
 impl Flusher {
     /// Waits for the permit for reads of the daily rollup.
-    pub(crate) async fn days_permit(&self) -> DaysPermit {
+    pub async fn days_permit(&self) -> DaysPermit {
         DaysPermit {
             _permit: acquire(&self.days).await,
         }
@@ -26,11 +26,7 @@ impl Flusher {
     ///
     /// # Errors
     /// Any mark may be set.
-    pub(crate) async fn mark_days(
-        &self,
-        permit: Permit,
-        marks: &[DayMark],
-    ) -> Result<(), StoreError> {
+    pub async fn mark_days(&self, permit: Permit, marks: &[DayMark]) -> Result<(), StoreError> {
         let result = self.day_store()?.mark_days(marks).await;
         match &result {
             Ok(()) => self.report(Ability::MarkDays, Outcome::Success),
@@ -43,11 +39,7 @@ impl Flusher {
     ///
     /// # Errors
     /// Any mark may be removed.
-    pub(crate) async fn clear_marks(
-        &self,
-        _permit: Permit,
-        marks: &[DayMark],
-    ) -> Result<(), StoreError> {
+    pub async fn clear_marks(&self, _permit: Permit, marks: &[DayMark]) -> Result<(), StoreError> {
         counted(self.day_store()?.clear_marks(marks).await)
     }
 
@@ -55,7 +47,7 @@ impl Flusher {
     ///
     /// # Errors
     /// The store failed.
-    pub(crate) async fn day_marks(
+    pub async fn day_marks(
         &self,
         _permit: DaysPermit,
         query: &MarkQuery,
@@ -67,7 +59,7 @@ impl Flusher {
     ///
     /// # Errors
     /// Nothing was computed: request fewer.
-    pub(crate) async fn compute_days(
+    pub async fn compute_days(
         &self,
         _permit: DaysPermit,
         days: &[SensorDay],
@@ -79,7 +71,7 @@ impl Flusher {
     ///
     /// # Errors
     /// Any day may be written.
-    pub(crate) async fn write_days(
+    pub async fn write_days(
         &self,
         _permit: Permit,
         days: &[(SensorDay, DaySummary)],

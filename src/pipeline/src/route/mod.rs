@@ -53,7 +53,7 @@ impl Router {
     /// The same router for readings that may have been stored before, including those without their
     /// own time: all are compared like the journal's replay.
     #[must_use]
-    pub(crate) fn repeating(self, repeats: bool) -> Router {
+    pub fn repeating(self, repeats: bool) -> Router {
         Router { repeats, ..self }
     }
 

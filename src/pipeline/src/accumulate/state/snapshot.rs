@@ -20,7 +20,7 @@ const SCAN_STEP: usize = 2048;
 const VIEW_BYTES_MAX: usize = 16 << 20;
 
 /// Maximum entries in the lists `busiest` and `silent` of a [`ShardFleet`].
-pub(crate) const FLEET_MAX: usize = 20;
+pub const FLEET_MAX: usize = 20;
 
 /// One sensor's rows that are not known to be stored.
 #[derive(Debug, Default)]
@@ -128,7 +128,7 @@ impl IdScan {
     }
 
     /// The ids found, in byte order.
-    pub(crate) fn into_ids(self) -> Vec<SensorId> {
+    pub fn into_ids(self) -> Vec<SensorId> {
         self.found.into_sorted_vec()
     }
 }
@@ -286,14 +286,14 @@ impl Shard {
 
     /// Continues a scan for ids; returns `true` at its end. Finds every sensor that exists during
     /// the whole scan.
-    pub(crate) fn scan_ids(&self, scan: &mut IdScan) -> bool {
+    pub fn scan_ids(&self, scan: &mut IdScan) -> bool {
         let (sensors, is_last) = self.step(&mut scan.at);
         sensors.for_each(|sensor| scan.look(sensor));
         is_last
     }
 
     /// Continues a scan of the fleet; returns the result at its end.
-    pub(crate) fn scan_fleet(&self, scan: &mut FleetScan) -> Option<ShardFleet> {
+    pub fn scan_fleet(&self, scan: &mut FleetScan) -> Option<ShardFleet> {
         let step_ms = self.settings.arrival_step_ms;
         let (sensors, is_last) = self.step(&mut scan.at);
         sensors.for_each(|sensor| scan.look(sensor, step_ms));

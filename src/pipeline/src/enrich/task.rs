@@ -48,7 +48,7 @@ impl Enrichment {
 
     /// Opens the change stream if possible, then reads the registry in full, so that no change in
     /// between is missed. One attempt; call it before the first write.
-    pub(crate) async fn refresh(&mut self) {
+    pub async fn refresh(&mut self) {
         match self.reader.watch().await {
             Ok(RegistryWatch::Changes(changes)) => {
                 self.logged.remove("interval");

@@ -134,7 +134,7 @@ impl CatalogScan {
     }
 
     /// The updates found, ordered by sensor.
-    pub(crate) fn into_updates(self) -> Vec<CatalogUpdate> {
+    pub fn into_updates(self) -> Vec<CatalogUpdate> {
         self.found.into_values().collect()
     }
 }
@@ -144,7 +144,7 @@ const LOOK_UP_STEP: usize = 256;
 
 impl Shard {
     /// Does one step of a scan; `true` at the end.
-    pub(crate) fn scan_catalog(&self, scan: &mut CatalogScan) -> bool {
+    pub fn scan_catalog(&self, scan: &mut CatalogScan) -> bool {
         let Some(ids) = scan.sensor_ids.take() else {
             let (sensors, is_last) = self.step(&mut scan.at);
             sensors.for_each(|sensor| scan.look(self, sensor));

@@ -30,10 +30,10 @@
 //!    alone (`writer`).
 //! 4. Limited: the oldest ones of senders are removed above `dead_letters.max_bytes`
 //!    (`writer::limit`), and expire after `dead_letters.retention` (a TTL index).
-//! 5. Listed and purged: the commands select them by reason, source, topic and time ([`filter`]).
-//!    The read API lists them too.
-//! 6. Replayed: decoded again with the current settings ([`ingest::redecode`]), stored as a second
-//!    instance, and only then removed ([`replay`]). Readings that are still rejected stay.
+//! 5. Listed and purged: the commands select them by reason, source, topic and time
+//!    ([`store::dead_letter_filter`]). The read API lists them too.
+//! 6. Replayed: decoded again with the current settings (`ingest::redecode`), stored as a second
+//!    instance, and only then removed (`replay` of the service). Readings that are still rejected stay.
 //!
 //! Crash: a dead letter that was not stored is in the journal, or its readings are; the next start
 //! processes them again. One that was stored without an answer may be stored twice.
@@ -46,13 +46,9 @@
 //! `store::mongo::dead_letters` has the commands for MongoDB, `store::memory` the same in memory,
 //! `cli::dead_letters` the command line.
 //!
-//! The files are layers: filter < writer < redecode < replay. The store uses `filter`, which
-//! therefore names nothing but `model` and the report of `maintain`.
-//!
 //! [`OWN_SOURCE`]: model::OWN_SOURCE
 //! [`DEAD_PAYLOAD_BYTES_MAX`]: model::DEAD_PAYLOAD_BYTES_MAX
 
-pub mod replay;
 mod writer;
 
 pub use writer::DeadLetters;

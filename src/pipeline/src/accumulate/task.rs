@@ -61,7 +61,7 @@ impl ShardHandle {
         Ok(())
     }
 
-    pub(crate) fn query_handle(&self) -> QueryHandle {
+    pub fn query_handle(&self) -> QueryHandle {
         self.query_handle.clone()
     }
 }
@@ -84,11 +84,11 @@ pub struct ShardGauges {
 
 /// The readings since the start that the store has rejected because of their content.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct StoreRejects {
-    pub(crate) readings: u64,
+pub struct StoreRejects {
+    pub readings: u64,
     /// Monotonic time of the last rejection, and its text.
-    pub(crate) last_ms: u64,
-    pub(crate) detail: String,
+    pub last_ms: u64,
+    pub detail: String,
 }
 
 impl ShardGauges {
@@ -99,11 +99,11 @@ impl ShardGauges {
     }
 
     /// Counts an iteration of the task.
-    pub(crate) fn count_round(&self) {
+    pub fn count_round(&self) {
         self.rounds.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(crate) async fn waiting_for<T>(&self, next_stage: impl Future<Output = T>) -> T {
+    pub async fn waiting_for<T>(&self, next_stage: impl Future<Output = T>) -> T {
         self.waits.store(true, Ordering::Relaxed);
         let done = next_stage.await;
         self.waits.store(false, Ordering::Relaxed);
@@ -134,7 +134,7 @@ impl ShardGauges {
     }
 
     /// See [`StoreRejects`].
-    pub(crate) fn store_rejects(&self) -> StoreRejects {
+    pub fn store_rejects(&self) -> StoreRejects {
         self.store_rejects
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -182,7 +182,7 @@ const QUEUE_MAX: usize = 4;
 /// How often an idle shard checks its wheel.
 const TICK: Duration = Duration::from_millis(20);
 /// The store counts as answering if any request was answered within this time.
-pub(crate) const ANSWERS_WITHIN: Duration = Duration::from_secs(15);
+pub const ANSWERS_WITHIN: Duration = Duration::from_secs(15);
 
 /// A shard with everything that its task needs.
 pub struct ShardTask {
