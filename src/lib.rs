@@ -39,12 +39,8 @@
 //! strict}`, `latest::state`, `rollup::state`, `enrich::registry`, `read::{hours, merge}`.
 //! `tests/architecture.rs` enforces these rules.
 
-pub mod admin;
 pub mod app;
 pub mod cli;
-pub mod priority;
-pub mod promql;
-pub mod read;
 pub mod replay;
 pub mod shutdown;
 pub mod systemd;

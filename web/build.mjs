@@ -1,4 +1,4 @@
-// Builds the fleet page as a single file: `node build.mjs [OUT]`, by default ../src/admin/page.html.
+// Builds the fleet page as a single file: `node build.mjs [OUT]`, by default ../src/query/src/admin/page.html.
 //
 // Reproducible: the same sources and package-lock.json produce the same bytes, so a test can compare the committed file.
 // The page must contain exactly one <style> and one <script>; the service hashes both for its Content-Security-Policy.
@@ -9,7 +9,7 @@ import { fileURLToPath } from "node:url";
 import { build } from "esbuild";
 
 const here = (path) => fileURLToPath(new URL(path, import.meta.url));
-const out = process.argv[2] ?? here("../src/admin/page.html");
+const out = process.argv[2] ?? here("../src/query/src/admin/page.html");
 
 async function bundle(entry, options) {
   const result = await build({

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds the fleet page from its sources: web/build.sh writes src/admin/page.html, web/build.sh --check only compares.
+# Builds the fleet page from its sources: web/build.sh writes src/query/src/admin/page.html, web/build.sh --check only compares.
 # Requires node 18 or later with npm. The build tools come from the npm registry; package-lock.json pins them.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
@@ -18,7 +18,7 @@ fi
 fresh=$(mktemp)
 trap 'rm -f "$fresh"' EXIT
 node build.mjs "$fresh" >/dev/null
-cmp "$fresh" ../src/admin/page.html || {
-    echo "src/admin/page.html does not match its sources in web/; run web/build.sh and commit the result" >&2
+cmp "$fresh" ../src/query/src/admin/page.html || {
+    echo "src/query/src/admin/page.html does not match its sources in web/; run web/build.sh and commit the result" >&2
     exit 1
 }

@@ -8,13 +8,13 @@ use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
 use super::on_store::on_store;
-use crate::admin::Health;
 use crate::shutdown::FailureSignal;
 use config::{AckMode, Config};
 use journal::admission::{Admission, AdmissionControl, IngestReceiver, admission_channel};
 use model::{Clock, FieldLimiter};
 use pipeline::flush::Flusher;
 use pipeline::flush::backoff::Backoff;
+use query::admin::Health;
 use store::Store;
 
 /// The dependencies that the parts of the start share.

@@ -2,8 +2,8 @@
 
 use std::collections::VecDeque;
 
-use crate::admin::JournalState;
 use journal::{JournalFull, JournalStats};
+use query::admin::JournalState;
 
 /// How fast the journal is written is computed over ten minutes, in steps of ten seconds.
 const GROWTH_EVERY_MS: u64 = 10_000;

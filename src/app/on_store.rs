@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use crate::admin::Health;
-use crate::admin::health::{StoreLogEvent, StoreLogLine};
 use model::Clock;
 use pipeline::flush::OnStoreOutcome;
+use query::admin::Health;
+use query::admin::health::{StoreLogEvent, StoreLogLine};
 
 /// Returns the callback that reports to health, and logs when requests of one kind fail and when
 /// they succeed again.

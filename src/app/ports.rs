@@ -9,7 +9,6 @@ use tokio_util::sync::CancellationToken;
 use super::StartError;
 use super::context::{ServiceContext, logged};
 use super::reload::{Reloader, Running};
-use crate::admin::{Admin, TokenSource};
 use config::{AckMode, Config, Decoding, Live, Setter};
 use ingest::IngestDeps;
 use ingest::http::HttpIngest;
@@ -17,6 +16,7 @@ use ingest::listen::MqttListener;
 use ingest::mqtt::{self, BrokerStatus};
 use journal::admission::Admission;
 use net::access::{GrantDefaults, Jwt, JwtKeysError, Usages};
+use query::admin::{Admin, TokenSource};
 
 impl ServiceContext {
     /// What grants are made with; their usages start at zero.

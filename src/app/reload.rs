@@ -17,7 +17,6 @@ use tokio::sync::Mutex;
 use tokio::task::JoinError;
 
 use super::files::within_files;
-use crate::admin::{self, Health, TokenSource};
 use config::reload::{Change, ReloadConflict, changes, fits, taken_over};
 use config::{Config, ConfigErrors, Decoding, Loaded, Setter};
 use ingest::{http, listen};
@@ -25,6 +24,7 @@ use model::Clock;
 use net::access::{Credentials, GrantDefaults, Jwt, JwtKeysError, TokensError};
 use net::tls::TlsError;
 use net::tls::{Certificates, Files, Loaded as LoadedTls};
+use query::admin::{self, Health, TokenSource};
 use telemetry::metrics::ReloadResult;
 use telemetry::{audit, log, metrics};
 

@@ -1,11 +1,11 @@
 //! Counts the known and the silent sensors, for the metrics and the read API
-//! ([`crate::read::silence`]).
+//! ([`query::read::silence`]).
 
 use std::sync::Arc;
 
 use super::context::ServiceContext;
 use super::unstored::Unstored;
-use crate::read::silence::{Pause, Silence};
+use query::read::silence::{Pause, Silence};
 use store::{Store, StoreError};
 use telemetry::metrics;
 

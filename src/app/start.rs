@@ -13,9 +13,6 @@ use super::ports::{IngestPorts, start_front};
 use super::stages::Stages;
 use super::unstored::Unstored;
 use super::{Service, StartError};
-use crate::admin::Admin;
-use crate::read::ReadService;
-use crate::read::silence::Silence;
 use config::Config;
 use ingest::http::HttpIngest;
 use ingest::listen::MqttListener;
@@ -24,6 +21,9 @@ use journal::admission::Admission;
 use model::{Clock, Zone};
 use pipeline::accumulate::QueryHandle;
 use pipeline::enrich::{Enrichment, Registry};
+use query::admin::Admin;
+use query::read::ReadService;
+use query::read::silence::Silence;
 use store::Store;
 
 impl Service {

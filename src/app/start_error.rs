@@ -4,12 +4,12 @@ use std::path::PathBuf;
 
 use tokio::task::JoinError;
 
-use crate::admin::AdminError;
 use ingest::http::HttpError;
 use ingest::listen::ListenError;
 use ingest::mqtt::SetupError;
 use journal::JournalError;
 use net::access::{JwtKeysError, TokensError};
+use query::admin::AdminError;
 
 /// What could not be started, and why.
 #[derive(Debug, thiserror::Error)]

@@ -8,7 +8,6 @@ use super::journal_report::JournalReport;
 use super::on_store;
 use super::progress::{Observation, Progress};
 use super::recent_rejects::RecentRejects;
-use crate::admin::health::{Quarantine, QuarantinedBucket};
 use config::AckMode;
 use journal::admission::AdmissionError;
 use model::Now;
@@ -17,6 +16,7 @@ use pipeline::accumulate::state::failing::NAMED_MAX;
 use pipeline::accumulate::task::{ANSWERS_WITHIN, ShardGauges};
 use pipeline::latest::LatestGauges;
 use pipeline::route::oldest::Oldest;
+use query::admin::health::{Quarantine, QuarantinedBucket};
 use store::Store;
 use telemetry::audit;
 use telemetry::metrics::{self, AdmissionClosed};
@@ -292,7 +292,6 @@ mod tests {
     use super::super::context::backoff;
     use super::super::on_store::on_store;
     use super::*;
-    use crate::admin::Health;
     use crate::shutdown::FailureSignal;
     use config::{AckMode, Config};
     use journal::admission::{AdmissionControl, IngestBatch};
@@ -301,6 +300,7 @@ mod tests {
     use model::ack::Ack;
     use model::{Clock, DeadLetter, ReadingBatch, SystemClock};
     use pipeline::flush::Flusher;
+    use query::admin::Health;
     use store::memory::{Fault, MemoryStore};
 
     #[tokio::test(start_paused = true)]

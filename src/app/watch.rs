@@ -11,14 +11,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::admin::Health;
-use crate::admin::health::Report;
 use crate::systemd::Notifier;
 use config::AckMode;
 use journal::admission::{Admission, IngestBatch};
 use model::ReadingBatch;
 use model::ack::Ack;
 use pipeline::accumulate::task::ShardGauges;
+use query::admin::Health;
+use query::admin::health::Report;
 
 /// How often the status line is updated.
 const STATUS_EVERY: Duration = Duration::from_secs(2);

@@ -36,10 +36,10 @@ use tokio::runtime::Runtime;
 use self::store::store;
 use output::{CONFIG_UNUSABLE, MAINTENANCE_FAILED, ended, fail, maintenance_failed, print_line};
 
-use crate::priority;
 use ::store::Store;
 use ::store::mongo::MongoStore;
 use config::Config;
+use query::priority;
 
 /// Stores sensor readings from MQTT and HTTP in MongoDB, in hourly buckets, each acknowledged
 /// reading exactly once

@@ -111,8 +111,8 @@ mod tests {
     use tokio_util::sync::CancellationToken;
 
     use super::*;
-    use crate::admin::{Admin, Health};
     use config::AckMode;
+    use query::admin::{Admin, Health};
 
     #[tokio::test]
     async fn alive_before_ready_and_neither_if_nothing_listens() {

@@ -1,8 +1,8 @@
 //! The chunks of remote read, decoded as Prometheus decodes them.
 
-use hourbucket::promql::Sample;
-use hourbucket::promql::chunk::{CHUNK_SAMPLES_MAX, xor_chunk};
 use proptest::prelude::*;
+use query::promql::Sample;
+use query::promql::chunk::{CHUNK_SAMPLES_MAX, xor_chunk};
 
 use crate::support::remote_read::decode_chunk;
 

@@ -1,12 +1,12 @@
 //! Queries during a history: a response has every reading that was acknowledged and sent to the
 //! shards before the query, exactly once, regardless of what the store and the process do between
-//! the three reads of `hourbucket::read`.
+//! the three reads of `query::read`.
 
-use hourbucket::read::hours::{Hour, OpenHour};
-use hourbucket::read::merge::{Cursor, MergedReadings, ReadingMerge, Window};
 use model::stable_hash;
 use pipeline::accumulate::state::snapshot::UnstoredRows;
 use pipeline::route::shard_of;
+use query::read::hours::{Hour, OpenHour};
+use query::read::merge::{Cursor, MergedReadings, ReadingMerge, Window};
 use store::memory::same_sum;
 use store::reading::{MeasurementQuery, MeasurementResults, PageQuery};
 

@@ -1,8 +1,6 @@
 //! The series that are queried.
 
-use hourbucket::promql::{
-    Labels, Matcher, Sample, SelectedSeries, SelectorRequest, Series, SeriesData,
-};
+use query::promql::{Labels, Matcher, Sample, SelectedSeries, SelectorRequest, Series, SeriesData};
 
 /// A full hour, ms since 1970.
 pub(super) const T0: i64 = 1_699_999_200_000;

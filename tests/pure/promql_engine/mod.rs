@@ -19,7 +19,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
-use hourbucket::promql::{self, QueryTime, Series, Stop, Value};
+use query::promql::{self, QueryTime, Series, Stop, Value};
 use serde_json::{Value as Json, json};
 
 use self::data::{select, series};

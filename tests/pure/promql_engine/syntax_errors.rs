@@ -1,6 +1,6 @@
 //! Errors of syntax name the token that cannot be there.
 
-use hourbucket::promql;
+use query::promql;
 
 use super::queries::{fixed, random};
 

@@ -19,7 +19,7 @@ pub fn api_number(value: f64) -> String {
 }
 
 /// As [`api_number`], without an exponent: the value of a label.
-pub(crate) fn number(value: f64) -> String {
+pub fn number(value: f64) -> String {
     match value {
         v if v.is_nan() => "NaN".to_owned(),
         f64::INFINITY => "+Inf".to_owned(),

@@ -6,9 +6,9 @@ pub(super) use super::value_type::ValueType;
 /// A parsed query.
 #[derive(Debug, Clone)]
 pub struct Query {
-    pub(crate) expr: Expr,
+    pub expr: Expr,
     /// Number of selectors; their ids are below it.
-    pub(crate) selectors: usize,
+    pub selectors: usize,
 }
 
 impl Query {
@@ -19,7 +19,7 @@ impl Query {
 }
 
 #[derive(Debug, Clone)]
-pub(crate) enum Expr {
+pub enum Expr {
     Number(f64),
     String(String),
     Selector(Selector),
@@ -32,7 +32,7 @@ pub(crate) enum Expr {
 }
 
 impl Expr {
-    pub(crate) fn value_type(&self) -> ValueType {
+    pub fn value_type(&self) -> ValueType {
         match self {
             Expr::Number(_) => ValueType::Scalar,
             Expr::String(_) => ValueType::String,
@@ -47,33 +47,33 @@ impl Expr {
 
 /// `@`.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) enum At {
+pub enum At {
     Start,
     End,
     Ms(i64),
 }
 
 #[derive(Debug, Clone)]
-pub(crate) struct Selector {
+pub struct Selector {
     /// Its place in the data that the evaluation gets.
-    pub(crate) id: usize,
-    pub(crate) matchers: Vec<Matcher>,
-    pub(crate) offset_ms: i64,
-    pub(crate) at: Option<At>,
+    pub id: usize,
+    pub matchers: Vec<Matcher>,
+    pub offset_ms: i64,
+    pub at: Option<At>,
 }
 
 #[derive(Debug, Clone)]
-pub(crate) struct Subquery {
-    pub(crate) expr: Expr,
-    pub(crate) range_ms: i64,
+pub struct Subquery {
+    pub expr: Expr,
+    pub range_ms: i64,
     /// `None`: the default interval.
-    pub(crate) step_ms: Option<i64>,
-    pub(crate) offset_ms: i64,
-    pub(crate) at: Option<At>,
+    pub step_ms: Option<i64>,
+    pub offset_ms: i64,
+    pub at: Option<At>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum BinaryOp {
+pub enum BinaryOp {
     Add,
     Sub,
     Mul,
@@ -93,7 +93,7 @@ pub(crate) enum BinaryOp {
 }
 
 impl BinaryOp {
-    pub(crate) fn is_comparison(self) -> bool {
+    pub fn is_comparison(self) -> bool {
         use BinaryOp::{Equal, Greater, GreaterOrEqual, Less, LessOrEqual, NotEqual};
         matches!(
             self,
@@ -101,37 +101,37 @@ impl BinaryOp {
         )
     }
 
-    pub(crate) fn is_set(self) -> bool {
+    pub fn is_set(self) -> bool {
         matches!(self, BinaryOp::And | BinaryOp::Or | BinaryOp::Unless)
     }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Cardinality {
+pub enum Cardinality {
     OneToOne,
     ManyToOne,
     OneToMany,
 }
 
 #[derive(Debug, Clone)]
-pub(crate) struct Binary {
-    pub(crate) op: BinaryOp,
-    pub(crate) lhs: Expr,
-    pub(crate) rhs: Expr,
-    pub(crate) is_bool: bool,
-    pub(crate) cardinality: Cardinality,
+pub struct Binary {
+    pub op: BinaryOp,
+    pub lhs: Expr,
+    pub rhs: Expr,
+    pub is_bool: bool,
+    pub cardinality: Cardinality,
     /// `on` instead of `ignoring`.
-    pub(crate) on: bool,
-    pub(crate) matching: Vec<String>,
+    pub on: bool,
+    pub matching: Vec<String>,
     /// The labels of `group_left` or `group_right`.
-    pub(crate) include: Vec<String>,
-    pub(crate) fill_left: Option<f64>,
-    pub(crate) fill_right: Option<f64>,
-    pub(crate) value_type: ValueType,
+    pub include: Vec<String>,
+    pub fill_left: Option<f64>,
+    pub fill_right: Option<f64>,
+    pub value_type: ValueType,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum AggregateOp {
+pub enum AggregateOp {
     Sum,
     Avg,
     Count,
@@ -149,16 +149,16 @@ pub(crate) enum AggregateOp {
 }
 
 #[derive(Debug, Clone)]
-pub(crate) struct Aggregate {
-    pub(crate) op: AggregateOp,
-    pub(crate) expr: Expr,
-    pub(crate) param: Option<Expr>,
-    pub(crate) without: bool,
-    pub(crate) grouping: Vec<String>,
+pub struct Aggregate {
+    pub op: AggregateOp,
+    pub expr: Expr,
+    pub param: Option<Expr>,
+    pub without: bool,
+    pub grouping: Vec<String>,
 }
 
 #[derive(Debug, Clone)]
-pub(crate) struct Call {
-    pub(crate) function: &'static super::functions::Function,
-    pub(crate) args: Vec<Expr>,
+pub struct Call {
+    pub function: &'static super::functions::Function,
+    pub args: Vec<Expr>,
 }

@@ -96,21 +96,21 @@ pub struct Admin {
 }
 
 /// Replaces settings and certificates of a port that is being served.
-pub(crate) struct Renewal {
+pub struct Renewal {
     port: PortSetter,
     /// `None` without TLS.
-    pub(crate) certificates: Option<Certificates>,
+    pub certificates: Option<Certificates>,
 }
 
 impl Renewal {
     /// Applies the limits and time limits of connections.
-    pub(crate) fn put(&self, cfg: &config::Admin) {
+    pub fn put(&self, cfg: &config::Admin) {
         self.port
             .set(cfg.connections, cfg.proxies.clone(), cfg.times);
     }
 
     /// Ends the idle connections of readers that these credentials do not accept any more.
-    pub(crate) fn revoke(&self, credentials: Option<&Credentials>) {
+    pub fn revoke(&self, credentials: Option<&Credentials>) {
         self.port.revoke(credentials);
     }
 }
@@ -152,7 +152,7 @@ impl Admin {
         })
     }
 
-    pub(crate) fn renewal(&self) -> Renewal {
+    pub fn renewal(&self) -> Renewal {
         Renewal {
             port: self.port.1.clone(),
             certificates: self.certificates.clone(),

@@ -67,7 +67,7 @@ impl Matcher {
         }
     }
 
-    pub(crate) fn not_equal(name: String, value: String) -> Matcher {
+    pub fn not_equal(name: String, value: String) -> Matcher {
         Matcher {
             name,
             value,
@@ -75,11 +75,7 @@ impl Matcher {
         }
     }
 
-    pub(crate) fn regex(
-        name: String,
-        value: String,
-        is_positive: bool,
-    ) -> Result<Matcher, PromqlError> {
+    pub fn regex(name: String, value: String, is_positive: bool) -> Result<Matcher, PromqlError> {
         let pattern = Pattern::new(&value)?;
         Ok(Matcher {
             name,
@@ -154,7 +150,7 @@ impl fmt::Display for Matcher {
 }
 
 /// A regular expression that matches the whole text; `.` matches a line break too.
-pub(crate) fn anchored(text: &str) -> Result<Regex, PromqlError> {
+pub fn anchored(text: &str) -> Result<Regex, PromqlError> {
     let compile = |text: &str| {
         RegexBuilder::new(&format!("^(?s:{text})$"))
             .size_limit(REGEX_BYTES_MAX)

@@ -8,7 +8,7 @@ mod aggregate;
 mod binary;
 mod calls;
 mod collect;
-pub(crate) mod dates;
+pub mod dates;
 mod evaluator;
 mod grid;
 mod label_calls;

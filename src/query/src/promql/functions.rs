@@ -5,7 +5,7 @@ use super::value_type::ValueType::{Matrix, Scalar, String, Vector};
 
 /// How a function is evaluated.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Kind {
+pub enum Kind {
     /// A number of each sample.
     Map(fn(f64) -> f64),
     /// A part of the time that each sample, or without an argument the evaluation, denotes.
@@ -19,7 +19,7 @@ pub(crate) enum Kind {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum OverTime {
+pub enum OverTime {
     Avg,
     Sum,
     Count,
@@ -51,7 +51,7 @@ pub(crate) enum OverTime {
 
 impl OverTime {
     /// Whether the hourly summaries of a window suffice for the whole hours in it.
-    pub(crate) fn is_summarised(self) -> bool {
+    pub fn is_summarised(self) -> bool {
         use OverTime::{Absent, Avg, Count, Max, Min, Present, Sum};
         matches!(self, Avg | Sum | Count | Min | Max | Present | Absent)
     }
@@ -59,14 +59,14 @@ impl OverTime {
 
 /// A function's name and signature.
 #[derive(Debug)]
-pub(crate) struct Function {
-    pub(crate) name: &'static str,
-    pub(crate) args: &'static [ValueType],
+pub struct Function {
+    pub name: &'static str,
+    pub args: &'static [ValueType],
     /// How many arguments at the end are optional; the last may be repeated without limit if
     /// negative.
-    pub(crate) optional: i32,
-    pub(crate) returns: ValueType,
-    pub(crate) kind: Kind,
+    pub optional: i32,
+    pub returns: ValueType,
+    pub kind: Kind,
 }
 
 const fn f(
@@ -242,6 +242,6 @@ static FUNCTIONS: &[Function] = &[
 ];
 
 /// The function of this name.
-pub(crate) fn find(name: &str) -> Option<&'static Function> {
+pub fn find(name: &str) -> Option<&'static Function> {
     FUNCTIONS.iter().find(|function| function.name == name)
 }

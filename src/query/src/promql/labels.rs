@@ -49,7 +49,7 @@ impl Labels {
         self.0.iter().map(|(name, value)| (&**name, &**value))
     }
 
-    pub(crate) fn without_name(&self) -> Labels {
+    pub fn without_name(&self) -> Labels {
         if self.get(METRIC_NAME).is_empty() {
             return self.clone();
         }
@@ -57,7 +57,7 @@ impl Labels {
     }
 
     /// Only the labels whose name fulfils the condition.
-    pub(crate) fn filtered(&self, keep: impl Fn(&str) -> bool) -> Labels {
+    pub fn filtered(&self, keep: impl Fn(&str) -> bool) -> Labels {
         Labels(
             self.0
                 .iter()
@@ -68,14 +68,14 @@ impl Labels {
     }
 
     /// With the label set to a value; removed if that is empty.
-    pub(crate) fn with(&self, name: &str, value: &str) -> Labels {
+    pub fn with(&self, name: &str, value: &str) -> Labels {
         let pair = (Arc::<str>::from(name), Arc::<str>::from(value));
         Labels::new(std::iter::once(pair).chain(self.0.iter().cloned()))
     }
 
     /// The labels by which vectors are matched: only those of `names` (`on`), or all but them and
     /// the metric's name.
-    pub(crate) fn matching(&self, on: bool, names: &[String]) -> Labels {
+    pub fn matching(&self, on: bool, names: &[String]) -> Labels {
         let is_named = |name: &str| names.iter().any(|n| n == name);
         match on {
             true => self.filtered(is_named),
@@ -85,7 +85,7 @@ impl Labels {
 
     /// The hash by which `limit_ratio` samples: XXH64 of Prometheus' packed form (lengths below 255
     /// in one byte, otherwise 255 and three bytes).
-    pub(crate) fn stable_hash(&self) -> u64 {
+    pub fn stable_hash(&self) -> u64 {
         let mut packed = Vec::new();
         for text in self.0.iter().flat_map(|(name, value)| [name, value]) {
             match text.len() {
@@ -117,14 +117,14 @@ impl fmt::Display for Labels {
 }
 
 /// A name that needs no quotes: ASCII alphabet, digits and underscores, no digit first.
-pub(crate) fn is_legacy_name(name: &str) -> bool {
+pub fn is_legacy_name(name: &str) -> bool {
     !name.is_empty()
         && !name.starts_with(|c: char| c.is_ascii_digit())
         && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
 }
 
 /// The text in double quotes, with the escapes of PromQL.
-pub(crate) fn quoted(text: &str) -> String {
+pub fn quoted(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + 2);
     out.push('"');
     for c in text.chars() {

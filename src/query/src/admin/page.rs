@@ -213,7 +213,7 @@ mod tests {
     /// change of `web/`. If node is installed, `web/build.sh --check` compares the whole page.
     #[test]
     fn the_committed_page_was_built_from_its_sources() {
-        let web = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("web");
+        let web = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../web");
         let listed = std::fs::read_dir(web.join("src")).unwrap();
         let mut names: Vec<_> = listed
             .map(|e| format!("src/{}", e.unwrap().file_name().into_string().unwrap()))
@@ -234,7 +234,7 @@ mod tests {
         let line = format!("\nSources: {sources}\n");
         assert!(
             HTML.contains(&line),
-            "web/ has changed since src/admin/page.html was built; run web/build.sh"
+            "web/ has changed since src/query/src/admin/page.html was built; run web/build.sh"
         );
     }
 
