@@ -11,7 +11,7 @@ use std::time::Duration;
 use config::{Config, StoreMode, parse_duration};
 use hourbucket::shutdown::ExitReason;
 
-const ROOT: &str = env!("CARGO_MANIFEST_DIR");
+const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 const COMPOSE: &str = "deploy/compose.yaml";
 const UNIT: &str = "deploy/systemd/hourbucket.service";
 const STATEFUL_SET: &str = "deploy/kubernetes/base/statefulset.yaml";
@@ -431,7 +431,7 @@ fn the_debian_package_finds_its_files() {
 fn the_token_of_the_load_test_is_in_its_tokens_file() {
     use net::access::{GrantDefaults, Tokens};
 
-    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let root = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
     let tokens = Tokens::load(
         "test",
         &root.join("loadtest/tokens.toml"),

@@ -42,7 +42,7 @@ const PIECES: [&[u8]; 16] = [
 
 /// The inputs of all decoders, or those of the rows.
 fn inputs(of_rows: bool) -> Vec<(String, Vec<u8>)> {
-    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus");
+    let corpus = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("fuzz/corpus");
     let mut inputs = vec![];
     for format in std::fs::read_dir(corpus).unwrap() {
         let format = format.unwrap();
@@ -153,62 +153,4 @@ fn the_rows_of_a_bucket_match_a_plain_list() {
         let held = std::panic::catch_unwind(|| rows::check(input));
         assert!(held.is_ok(), "{name}: {}", input.escape_ascii());
     }
-}
-
-/// The fuzzer is a separate workspace, which CI does not build.
-#[test]
-fn the_fuzzer_has_the_dependencies_of_the_modules_that_it_compiles() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let text = |path: &str| std::fs::read_to_string(root.join(path)).unwrap();
-    let dependencies = |path: &str| {
-        let manifest: toml::Table = text(path).parse().unwrap();
-        manifest["dependencies"]
-            .as_table()
-            .unwrap()
-            .keys()
-            .cloned()
-            .collect::<Vec<_>>()
-    };
-    let mut sources = String::new();
-    for module in text("fuzz/src/main.rs")
-        .lines()
-        .filter_map(|line| line.strip_prefix("#[path = \"../../"))
-    {
-        let path = root.join(module.trim_end_matches("\"]"));
-        match path.ends_with("mod.rs") {
-            true => files_of(path.parent().unwrap(), &mut sources),
-            false => add_source(&path, &mut sources),
-        }
-    }
-    assert!(sources.len() > 500_000, "{}", sources.len());
-    let has = dependencies("fuzz/Cargo.toml");
-    for name in dependencies("Cargo.toml") {
-        let path = format!("{}::", name.replace('-', "_"));
-        let is_part =
-            |at: usize| sources[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_');
-        let used = sources.match_indices(&path).any(|(at, _)| !is_part(at));
-        assert!(!used || has.contains(&name), "fuzz/Cargo.toml lacks {name}");
-    }
-}
-
-fn files_of(dir: &Path, sources: &mut String) {
-    for entry in std::fs::read_dir(dir).unwrap() {
-        let path = entry.unwrap().path();
-        if path.is_dir() {
-            files_of(&path, sources);
-        } else if path.extension().is_some_and(|extension| extension == "rs")
-            && !path.ends_with("tests.rs")
-        {
-            add_source(&path, sources);
-        }
-    }
-}
-
-/// Without its unit tests, which are at its end.
-fn add_source(path: &Path, sources: &mut String) {
-    let text = std::fs::read_to_string(path).unwrap();
-    *sources += text
-        .split("#[cfg(test)]\nmod tests {")
-        .next()
-        .unwrap_or_default();
 }

@@ -35,7 +35,7 @@ impl Client {
             std::env::var("HOURBUCKET_CHROMIUM").unwrap_or_else(|_| "/usr/bin/chromium".to_owned());
         let mut command = Command::new("python3");
         command
-            .arg(PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(script))
+            .arg(PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join(script))
             .args([&arguments[..1], &[chromium.as_str()], &arguments[1..]].concat())
             .env("PYTHONPATH", python_path())
             .env("PYTHONDONTWRITEBYTECODE", "1")
@@ -178,7 +178,7 @@ fn pictures() {
         &[("STORE__URI", &uri), ("STORE__DATABASE", &database)],
     );
     service.wait_subscribed();
-    let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/images");
+    let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/images");
     let arguments = [
         "pictures",
         &service.admin(),

@@ -422,7 +422,8 @@ fn the_dashboards_over_readings_have_data() {
     let service = start("bucket", "");
     let base_s = support::fleet::now_ms() / 1000 / HOUR_S * HOUR_S - 5 * HOUR_S;
     post(&service, base_s);
-    let dir = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy/grafana");
+    let dir =
+        std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("deploy/grafana");
     let check = std::process::Command::new("python3")
         .arg("-B")
         .arg(dir.join("readings.py"))
@@ -467,7 +468,8 @@ fn the_alert_rules_over_readings_find_what_they_are_for() {
     let service = start("bucket", "");
     let base_s = support::fleet::now_ms() / 1000 / HOUR_S * HOUR_S - 8 * HOUR_S;
     post(&service, base_s);
-    let dir = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy/grafana");
+    let dir =
+        std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("deploy/grafana");
     let output = std::process::Command::new("python3")
         .arg("-B")
         .arg(dir.join("readings.py"))

@@ -105,7 +105,8 @@ fn promtool_queries_the_readings() {
 
 /// Builds the Go program; `None` if there is no Go.
 fn go_client() -> Option<PathBuf> {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/promql_client");
+    let source =
+        Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("tests/promql_client");
     let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("promqlclient");
     let built = Command::new("go")
         .arg("build")

@@ -147,7 +147,10 @@ fn sparkplug_client_writes_unchanged() {
     let service = start(&text, &database);
     service.wait_subscribed();
     let first = (now_ms() - 3_600_000) / 1000 * 1000;
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/sparkplug/client.js");
+    let script = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../tests/sparkplug/client.js"
+    );
     let url = broker.url().replace("mqtt://", "tcp://");
     let output = Command::new(client)
         .args([script, &url, &first.to_string()])

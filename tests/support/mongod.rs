@@ -364,7 +364,7 @@ fn downloaded(version: &str, variable: &str) -> PathBuf {
 
 /// The directory of the downloads of `tests/run.sh`.
 pub fn tools() -> PathBuf {
-    let here = || PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/.tools"));
+    let here = || PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../.tools"));
     std::env::var_os("HOURBUCKET_TOOLS").map_or_else(here, PathBuf::from)
 }
 

@@ -101,7 +101,10 @@ impl Service {
         arguments: &[&str],
     ) -> String {
         let output = Command::new("python3")
-            .arg(format!("{}/tests/{script}", env!("CARGO_MANIFEST_DIR")))
+            .arg(format!(
+                "{}/tests/{script}",
+                concat!(env!("CARGO_MANIFEST_DIR"), "/../..")
+            ))
             .args(arguments)
             .env("PYTHONPATH", python_packages(named, package))
             .env("PYTHONDONTWRITEBYTECODE", "1")

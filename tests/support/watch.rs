@@ -25,7 +25,7 @@ pub const MONITORING: &str = "docs/monitoring.md";
 
 /// The path of a file of the repository.
 pub fn path(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join(name)
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join(name)
 }
 
 /// Its text.
@@ -61,7 +61,7 @@ pub fn program(name: &str) -> PathBuf {
 pub fn promtool(arguments: &[&str], input: &str) -> (bool, String) {
     let mut child = Command::new(program("promtool"))
         .args(arguments)
-        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())

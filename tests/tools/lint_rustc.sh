@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # What .ci/run compiles the tests with (RUSTC_WORKSPACE_WRAPPER): as rustc.sh, but clippy-driver is the compiler, and rustdoc
-# reads the library and the load test while they are compiled. Each warning is an error. `cargo clippy` and `cargo doc` find
+# reads the libraries and the load test while they are compiled. Each warning is an error. `cargo clippy` and `cargo doc` find
 # the same, but they check all dependencies and our own crates once more for it. .ci/run also sets CLIPPY_ARGS, as
 # `cargo clippy` does: clippy-driver makes cargo compare it the next time.
 set -u
@@ -24,7 +24,7 @@ for argument in "${@:2}"; do
 done
 
 # A test program has `--test`, a question to the compiler has no outputs.
-if [[ $options != --emit=* || $options == *--test* || ! $source =~ ^(src/lib.rs|loadtest/src/main.rs)$ ]]; then
+if [[ $options != --emit=* || $options == *--test* || ! $source =~ ^(src/[a-z]+/src/lib.rs|loadtest/src/main.rs)$ ]]; then
     exec "$RUSTC_SH" clippy-driver "$@"
 fi
 [[ $source == */main.rs ]] && documentation+=(--document-private-items)

@@ -107,7 +107,7 @@ fn options_of_the_uri_without_effect_are_a_warning() {
 #[test]
 fn the_shipped_settings_have_no_warning() {
     let place = Place::new();
-    let shipped = concat!(env!("CARGO_MANIFEST_DIR"), "/config/hourbucket.toml");
+    let shipped = concat!(env!("CARGO_MANIFEST_DIR"), "/../../config/hourbucket.toml");
     let shipped = std::fs::read_to_string(shipped).unwrap();
     for text in ["", &shipped] {
         assert_eq!(place.good(text, &[]).warnings(), [""; 0], "{text}");

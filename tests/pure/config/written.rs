@@ -8,7 +8,7 @@ use config::Config;
 
 use super::Place;
 
-const SHIPPED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/config/hourbucket.toml");
+const SHIPPED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../config/hourbucket.toml");
 
 fn shipped() -> String {
     std::fs::read_to_string(SHIPPED).unwrap()
@@ -141,7 +141,8 @@ fn flat(path: &str, value: &toml::Value, known: &[String]) -> Vec<String> {
 /// `UPDATE=1 cargo test --test pure config::` writes it again.
 #[test]
 fn the_reference_is_up_to_date() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/configuration.md");
+    let path =
+        Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("docs/configuration.md");
     let reference = config::reference();
     for key in config::known_keys()
         .iter()

@@ -33,14 +33,16 @@ const NOW: i64 = 1_790_000_000_000;
 
 fn directory() -> Option<PathBuf> {
     let named = std::env::var_os("HOURBUCKET_PAYLOADS").map(PathBuf::from);
-    let dir =
-        named.unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/payloads"));
+    let dir = named.unwrap_or_else(|| {
+        Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("../shared/payloads")
+    });
     dir.join("expected.jsonl").is_file().then_some(dir)
 }
 
 /// The configuration: defaults, and the formats in `tests/payloads`.
 fn config() -> Config {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/payloads/formats.toml");
+    let path = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
+        .join("tests/payloads/formats.toml");
     let mut config = config::load(Some(&path), std::iter::empty())
         .unwrap_or_else(|e| panic!("{e}"))
         .config;

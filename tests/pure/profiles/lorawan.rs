@@ -277,7 +277,7 @@ fn the_radio_beside_decoded_values_is_a_line_to_uncomment() {
             "y@1709290740000{battery=88.5 rssi=-90 t=1}",
         ),
     ] {
-        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR"))
+        let path = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
             .join(format!("config/profiles/{name}.toml"));
         let text = std::fs::read_to_string(path).unwrap();
         assert_eq!(text.matches("\n# also = ").count(), 1, "{name}");

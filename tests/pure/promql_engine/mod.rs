@@ -28,7 +28,8 @@ use self::queries::{Asked, fixed, random};
 const LOOKBACK_MS: i64 = 300_000;
 
 fn file() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/pure/promql_engine/answers.jsonl")
+    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
+        .join("tests/pure/promql_engine/answers.jsonl")
 }
 
 /// Our answer in the form of the engine's.
