@@ -403,7 +403,7 @@ fn versions_are_pinned_and_ours_is_that_of_the_crate() {
 
 #[test]
 fn the_debian_package_finds_its_files() {
-    let manifest: toml::Table = text("Cargo.toml").parse().unwrap();
+    let manifest: toml::Table = text("src/service/Cargo.toml").parse().unwrap();
     let deb = &manifest["package"]["metadata"]["deb"];
     let sources: Vec<&str> = deb["assets"]
         .as_array()
@@ -420,7 +420,8 @@ fn the_debian_package_finds_its_files() {
         let named = source
             .split_once("/*")
             .map_or(source, |(directory, _)| directory);
-        assert!(Path::new(ROOT).join(named).exists(), "{source}");
+        let package = Path::new(ROOT).join("src/service");
+        assert!(package.join(named).exists(), "{source}");
     }
     assert!(text("deploy/deb/postrm").contains("#DEBHELPER#"));
 }
