@@ -69,7 +69,6 @@ pub use native::{Native, Nested, ScalarFormat};
 pub use proxies::is_loopback;
 pub use proxies::{Network, Proxies, ProxyHeader};
 pub use quota::Quota;
-pub use reader::SecretFileError;
 pub use reference::reference;
 pub use rollup::Rollup;
 pub use secret::Secret;

@@ -12,7 +12,7 @@ use super::units::{HOUR, KIB, MIB, SECOND};
 use super::{ClientAuth, Listen, ListenMqtt, tls};
 
 /// Reads the section. A topic can name one of the `formats`.
-pub(super) fn read(mut s: Section<'_>, formats: &[Arc<Mapping>]) -> Listen {
+pub(crate) fn read(mut s: Section<'_>, formats: &[Arc<Mapping>]) -> Listen {
     let listen = Listen {
         mqtt: mqtt(s.section("mqtt"), formats),
     };

@@ -193,7 +193,7 @@ impl Rejects {
     }
 
     /// Adds one entry for `count` readings, starting at `index`.
-    pub fn push_many(
+    pub(crate) fn push_many(
         &mut self,
         index: usize,
         count: usize,

@@ -113,16 +113,6 @@ impl TopicTemplate {
         Ok(TopicTemplate { levels, open, many })
     }
 
-    /// Whether it names the sensor. Otherwise only payloads that name it can be decoded.
-    pub fn has_sensor_id(&self) -> bool {
-        self.levels.contains(&Level::SensorId)
-    }
-
-    /// Whether it names the field, which scalars need.
-    pub fn has_field(&self) -> bool {
-        self.levels.contains(&Level::Field)
-    }
-
     /// Matches a topic and captures its values; `None` if it does not match. Allocates only if
     /// there are tags.
     pub fn capture<'a>(&'a self, topic: &'a str) -> Option<Captured<'a>> {
@@ -225,7 +215,6 @@ mod tests {
     #[test]
     fn a_template_extracts_values_from_a_topic() {
         let template = TopicTemplate::parse("sensors/{sensor_id}/{field}").unwrap();
-        assert!(template.has_sensor_id() && template.has_field());
         let captured = template.capture("sensors/S1/temp").unwrap();
         assert_eq!(
             (captured.sensor_id, captured.field, captured.tags.len()),

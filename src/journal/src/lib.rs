@@ -78,11 +78,10 @@ pub use error::{Damage, JournalError, JournalFailure, JournalFull};
 pub use follower::{Follower, JournalEntry};
 pub use inspect::{Report, SegmentReport, check, inspect};
 pub use read_back::Position;
-pub use recovery::TornTail;
 pub use repair::{Salvaged, salvage};
 pub use second_reader::SecondReader;
 pub use segment::{FrameFault, HeaderFault};
-pub use shared::OnBroken;
+pub(crate) use shared::OnBroken;
 pub use stats::JournalStats;
 pub use tracker::EntryKind;
 

@@ -24,7 +24,7 @@ use model::{Clock, Now};
 use telemetry::metrics;
 
 /// Called once, when the journal fails, from any thread. Must return quickly.
-pub type OnBroken = Box<dyn Fn(&JournalFailure) + Send + Sync>;
+pub(crate) type OnBroken = Box<dyn Fn(&JournalFailure) + Send + Sync>;
 
 pub(super) struct State {
     /// Oldest first, numbers without a gap.

@@ -9,7 +9,7 @@ pub mod collections;
 mod compression;
 pub mod day;
 pub mod dead_letter;
-pub mod field_schema;
+mod field_schema;
 pub mod fields;
 pub mod ids;
 mod journal_account;

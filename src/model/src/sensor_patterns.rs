@@ -8,11 +8,11 @@
 use std::sync::Arc;
 
 /// Maximum number of patterns in a list.
-pub const PATTERNS_MAX: usize = 100;
+pub(crate) const PATTERNS_MAX: usize = 100;
 /// Maximum length of a pattern in bytes: as long as the longest sensor id.
-pub const PATTERN_MAX_BYTES: usize = 1024;
+pub(crate) const PATTERN_MAX_BYTES: usize = 1024;
 /// Maximum number of `*` in a pattern.
-pub const STARS_MAX: usize = 8;
+pub(crate) const STARS_MAX: usize = 8;
 /// Bytes of an id that are compared as one number.
 const HEAD_BYTES: usize = size_of::<u64>();
 

@@ -5,7 +5,7 @@
 /// fifth fewer readings while senders sent as fast as they could.
 pub const STORING: i32 = 5;
 /// Of the threads that evaluate queries: a ninth of a thread's share is left.
-pub const QUERIES: i32 = 10;
+pub(crate) const QUERIES: i32 = 10;
 
 /// Lowers the priority of the calling thread alone: on Linux, each thread has its own priority.
 pub fn lower_own(nicer_by: i32) {

@@ -94,7 +94,7 @@ impl CatalogQuery {
 
 /// The first text after all texts with this prefix, in the order of the bytes; `None` if there is
 /// none.
-pub fn after_prefix(prefix: &str) -> Option<String> {
+pub(crate) fn after_prefix(prefix: &str) -> Option<String> {
     let mut end: Vec<char> = prefix.chars().collect();
     while let Some(last) = end.pop() {
         // Code points have the order of their bytes in UTF-8. After U+D7FF come surrogates, which
@@ -133,10 +133,10 @@ pub struct CatalogCounts {
 }
 
 /// See [`CatalogCounts::latest`] and [`CatalogCounts::newest`].
-pub const LATEST_MAX: usize = 20;
+pub(crate) const LATEST_MAX: usize = 20;
 
 /// Entries that are counted at most: about a second of the server.
-pub const COUNT_MAX: u64 = 1_000_000;
+pub(crate) const COUNT_MAX: u64 = 1_000_000;
 
 /// The entry of one sensor.
 #[derive(Debug, Clone, PartialEq)]
@@ -201,7 +201,7 @@ impl CatalogEntry {
     }
 
     /// The tags of the update, if they replace those of the entry.
-    pub fn newer_tags<'a>(
+    pub(crate) fn newer_tags<'a>(
         &self,
         update: &'a CatalogUpdate,
     ) -> Option<(i64, &'a BTreeMap<String, String>)> {

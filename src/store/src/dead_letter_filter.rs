@@ -32,7 +32,7 @@ impl DeadLetterFilter {
 }
 
 /// Converts a pattern with `*` and `?` to a regular expression in MongoDB's syntax.
-pub fn pattern_of(glob: &str) -> String {
+pub(crate) fn pattern_of(glob: &str) -> String {
     let mut pattern = String::from("^");
     for c in glob.chars() {
         match c {

@@ -38,7 +38,7 @@ pub mod reading;
 pub mod registry;
 pub mod retention;
 pub mod summaries;
-pub mod summary_pages;
+mod summary_pages;
 
 pub use ability::{Ability, Outcome};
 pub use box_future::BoxFuture;

@@ -90,7 +90,7 @@ impl Extent {
 }
 
 /// Whether measurements of a bucket that ended then are being removed, or soon will be.
-pub fn is_expiring(end_ms: i64, retention: Duration, now_ms: i64) -> bool {
+pub(crate) fn is_expiring(end_ms: i64, retention: Duration, now_ms: i64) -> bool {
     now_ms >= end_ms.saturating_add(ms(retention + MARGIN / 2))
 }
 

@@ -85,7 +85,7 @@ impl FileLimits {
     }
 
     /// Whether the file gets a line now; otherwise it is counted.
-    pub fn allow(&mut self, kind: AuditKind, ip: IpAddr, now_ms: u64) -> bool {
+    pub(crate) fn allow(&mut self, kind: AuditKind, ip: IpAddr, now_ms: u64) -> bool {
         if self.second != now_ms / 1000 {
             (self.second, self.lines) = (now_ms / 1000, Default::default());
         }
@@ -110,7 +110,7 @@ impl FileLimits {
     }
 
     /// The numbers of lines that were left out since the last call.
-    pub fn take_suppressed(&mut self) -> impl Iterator<Item = (AuditKind, u64)> + use<> {
+    pub(crate) fn take_suppressed(&mut self) -> impl Iterator<Item = (AuditKind, u64)> + use<> {
         AuditKind::ALL
             .into_iter()
             .zip(std::mem::take(&mut self.suppressed))

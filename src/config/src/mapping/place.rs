@@ -269,7 +269,7 @@ impl Source {
     }
 
     /// Whether the text is the same for every message.
-    pub fn is_constant(&self) -> bool {
+    pub(crate) fn is_constant(&self) -> bool {
         matches!(self, Source::Joined(pieces) if pieces.iter().all(|piece| matches!(piece, Piece::Text(_))))
     }
 }

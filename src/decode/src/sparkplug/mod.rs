@@ -62,9 +62,9 @@ pub const NAME: &str = "sparkplug";
 pub const BYTES_MAX: usize = 64 * 1024 * 1024;
 /// Limit on nodes and devices in memory. A node entry also records the last rebirth request. Beyond
 /// the limit, entries that only record a request are removed, and unknown nodes get no request.
-pub const NODES_MAX: usize = 100_000;
+pub(crate) const NODES_MAX: usize = 100_000;
 /// The shortest time between two rebirth requests to a node.
-pub const REBIRTH_EVERY_MS: i64 = 60_000;
+pub(crate) const REBIRTH_EVERY_MS: i64 = 60_000;
 
 /// Prefixes of metrics that are not measurements.
 const PROTOCOL: [&str; 3] = ["Node Control/", "Device Control/", "_types_/"];

@@ -23,7 +23,7 @@ use net::http::foreign::Foreign;
 
 /// Why a request is refused.
 #[derive(Debug, thiserror::Error)]
-pub enum IngestError {
+pub(crate) enum IngestError {
     #[error(transparent)]
     Access(#[from] AccessError),
     #[error(transparent)]

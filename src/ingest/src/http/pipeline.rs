@@ -34,7 +34,7 @@ const QUOTED_CHARS_MAX: usize = 200;
 
 /// How to decode a body, from headers and URL.
 #[derive(Debug, Clone)]
-pub(super) struct DecodeOptions {
+pub(crate) struct DecodeOptions {
     pub(super) decoder: Decoder,
     pub(super) encoding: Encoding,
     pub(super) ts_unit: Option<TsUnit>,

@@ -29,15 +29,15 @@ pub struct Message {
     /// The broker had it retained, and sends it because of a subscription.
     pub is_retained: bool,
     /// It may have been sent before.
-    pub is_dup: bool,
+    pub(crate) is_dup: bool,
     /// MQTT 5: the user properties.
     pub properties: Vec<(String, String)>,
     /// Who sent it, if that is known; `None`: it may be from any sensor.
     pub sender: Option<Arc<access::Grant>>,
     /// A sender sent it whose name was not kept.
-    pub is_sender_forgotten: bool,
+    pub(crate) is_sender_forgotten: bool,
     /// The answer can say that the sender may not send this message.
-    pub can_refuse: bool,
+    pub(crate) can_refuse: bool,
     /// Set if the receiver decided not to decode it: it becomes a dead letter.
     pub refused: Option<RefusedMessage>,
 }

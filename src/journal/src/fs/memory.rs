@@ -17,7 +17,7 @@ use fastrand::Rng;
 use super::{DirLock, Fs, FsFile};
 
 /// The unit that a disk writes. Smaller than a real page, so that small tests tear in many places.
-pub const PAGE_BYTES: usize = 512;
+pub(crate) const PAGE_BYTES: usize = 512;
 
 /// The calls that faults can be injected into.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -66,7 +66,7 @@ pub(super) struct Header {
     /// The sequence of its first frame; the previous segment ends before it.
     pub first_seq: u64,
     /// Starting value of every CRC in the segment.
-    pub salt: u32,
+    pub(crate) salt: u32,
     /// Whether frames of an earlier segment may follow its own.
     pub recycled: bool,
     /// Creation time, in milliseconds since 1970.
@@ -91,7 +91,7 @@ pub enum HeaderFault {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Coding {
     /// Starting value of every CRC.
-    pub salt: u32,
+    pub(crate) salt: u32,
     /// Identifies the process that wrote it; see the module.
     pub run: u32,
 }
@@ -212,7 +212,7 @@ pub(super) struct FrameHead {
     /// Append time on the monotonic clock of its run.
     pub mono_ms: u64,
     /// Offset at which its write started; see the module.
-    pub group_start: u64,
+    pub(crate) group_start: u64,
     /// Number of readings or dead letters.
     pub records: u32,
     /// The content.
@@ -381,7 +381,7 @@ impl RawHead {
     }
 
     /// Verifies the frame; `bytes` holds its head and payload.
-    pub(super) fn verify(self, bytes: &[u8], coding: Coding) -> Result<Frame<'_>, FrameFault> {
+    pub(crate) fn verify(self, bytes: &[u8], coding: Coding) -> Result<Frame<'_>, FrameFault> {
         if frame_crc(coding.salt, self.payload_bytes, &bytes[8..]) != self.crc {
             return Err(FrameFault::Crc);
         }
@@ -464,7 +464,7 @@ pub(super) enum Payload {
 }
 
 impl Payload {
-    pub(super) fn decode(frame: &Frame<'_>) -> Result<Payload, FrameFault> {
+    pub(crate) fn decode(frame: &Frame<'_>) -> Result<Payload, FrameFault> {
         let payload = match frame.head.kind {
             FrameKind::Readings => ReadingBatch::decode(frame.payload).map(Payload::Readings),
             FrameKind::Dead => decode_dead(frame.payload).map(Payload::Dead),

@@ -204,7 +204,7 @@ impl ReadingBatch {
     }
 
     /// Number of field schemas.
-    pub fn schema_count(&self) -> usize {
+    pub(crate) fn schema_count(&self) -> usize {
         self.schemas.len()
     }
 

@@ -41,7 +41,7 @@ use super::memory;
 use super::span::{BucketStart, Span};
 
 /// Memory limit for all sets together, in bytes.
-pub const MEMORY_MAX: usize = 16 << 20;
+pub(crate) const MEMORY_MAX: usize = 16 << 20;
 /// Number of locks, so that decoding threads rarely contend.
 const STRIPES: usize = 16;
 /// Number of names whose first sensor is remembered, 16 bytes each. Further names cannot become

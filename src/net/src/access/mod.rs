@@ -34,5 +34,4 @@ pub use grant::{Denied, Grant, Proof, Protocol, Protocols};
 pub use jwt::{Jwt, JwtFault, JwtKeysError, KeyFault, KeyFaults};
 pub use last_used::{LAST_USED_FILE, LastUsed};
 pub use quota::{GrantDefaults, Held, Quota, QuotaExceeded, QuotaLimit, Usage, Usages};
-pub use token_entry::InvalidToken;
 pub use tokens::{TokenFaults, Tokens, TokensError, hash_secret};

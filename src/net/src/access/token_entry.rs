@@ -33,8 +33,7 @@ pub(super) struct Entry {
 
 /// The rule that an entry of a tokens file breaks. No variant holds anything of the entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[expect(missing_docs, reason = "the texts say it")]
-pub enum InvalidToken {
+pub(crate) enum InvalidToken {
     #[error("is not a table")]
     NotATable,
     #[error(

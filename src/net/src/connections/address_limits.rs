@@ -58,7 +58,7 @@ pub enum AddressKey {
 }
 
 impl AddressKey {
-    pub fn of(ip: IpAddr) -> AddressKey {
+    pub(crate) fn of(ip: IpAddr) -> AddressKey {
         match ip.to_canonical() {
             IpAddr::V4(ip) => AddressKey::V4(ip),
             IpAddr::V6(ip) => AddressKey::V6((ip.to_bits() >> 64) as u64),
@@ -89,7 +89,7 @@ impl Entry {
 
 /// The addresses that are connected or were refused lately.
 #[derive(Debug)]
-pub struct AddressLimits {
+pub(crate) struct AddressLimits {
     entries: HashMap<AddressKey, Entry>,
     /// Entries without an open connection.
     remembered: usize,
@@ -99,7 +99,7 @@ pub struct AddressLimits {
 }
 
 impl AddressLimits {
-    pub fn new(is_exempt: fn(IpAddr) -> bool) -> AddressLimits {
+    pub(crate) fn new(is_exempt: fn(IpAddr) -> bool) -> AddressLimits {
         AddressLimits {
             entries: HashMap::new(),
             remembered: 0,
@@ -109,7 +109,12 @@ impl AddressLimits {
     }
 
     /// Whether an address may open another connection.
-    pub fn admits(&self, ip: IpAddr, settings: &Connections, now_ms: u64) -> Result<(), Refusal> {
+    pub(crate) fn admits(
+        &self,
+        ip: IpAddr,
+        settings: &Connections,
+        now_ms: u64,
+    ) -> Result<(), Refusal> {
         let Some(entry) = self.entries.get(&AddressKey::of(ip)) else {
             return Ok(());
         };
@@ -124,7 +129,7 @@ impl AddressLimits {
     }
 
     /// Counts a connection that was opened.
-    pub fn opened(&mut self, ip: IpAddr) {
+    pub(crate) fn opened(&mut self, ip: IpAddr) {
         if (self.is_exempt)(ip) {
             return;
         }
@@ -138,14 +143,14 @@ impl AddressLimits {
     }
 
     /// A connection of the address has shown its first valid token.
-    pub fn proved(&mut self, ip: IpAddr) {
+    pub(crate) fn proved(&mut self, ip: IpAddr) {
         if let Some(entry) = self.entries.get_mut(&AddressKey::of(ip)) {
             entry.unproven = entry.unproven.saturating_sub(1);
         }
     }
 
     /// Counts a connection that was closed. `is_proven`: it had shown a valid token.
-    pub fn closed(&mut self, ip: IpAddr, is_proven: bool, now_ms: u64) {
+    pub(crate) fn closed(&mut self, ip: IpAddr, is_proven: bool, now_ms: u64) {
         let key = AddressKey::of(ip);
         let Some(entry) = self.entries.get_mut(&key) else {
             return;
@@ -171,7 +176,7 @@ impl AddressLimits {
 
     /// Counts a failed authentication on an open connection. Returns how long the address is still
     /// paused, in milliseconds, if it is, and whether this failure has paused it.
-    pub fn failed(
+    pub(crate) fn failed(
         &mut self,
         ip: IpAddr,
         settings: &Connections,
@@ -194,7 +199,7 @@ impl AddressLimits {
     }
 
     /// Like [`AddressLimits::failed`], for an address without its own open connection.
-    pub fn failed_unconnected(
+    pub(crate) fn failed_unconnected(
         &mut self,
         ip: IpAddr,
         settings: &Connections,
@@ -245,7 +250,7 @@ impl AddressLimits {
 
     /// Applies the limits to every address.
     #[cfg(any(test, feature = "test-util"))]
-    pub fn exempt_none(&mut self) {
+    pub(crate) fn exempt_none(&mut self) {
         self.is_exempt = |_| false;
     }
 }

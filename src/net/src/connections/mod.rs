@@ -157,7 +157,7 @@ impl OpenConnections {
 
     /// An authentication has failed that came through a trusted proxy. Like [`Place::failed`], for
     /// this address.
-    pub fn failed_behind_proxy(&self, ip: IpAddr) -> Option<Pause> {
+    pub(crate) fn failed_behind_proxy(&self, ip: IpAddr) -> Option<Pause> {
         let now_ms = self.now_ms();
         let failed = self.lock(|state| {
             state

@@ -99,7 +99,7 @@ impl Phase {
     }
 
     /// The first request has its full time from now on: the TLS handshake is done.
-    pub fn start_over(&self, now_ms: u64) {
+    pub(crate) fn start_over(&self, now_ms: u64) {
         self.change(|_| word(now_ms, Awaited::Head));
     }
 
@@ -135,7 +135,7 @@ impl Phase {
     }
 
     /// Ready as soon as the connection is cut. One task at a time can wait for it.
-    pub fn poll_cut(&self, cx: &mut Context<'_>) -> Poll<()> {
+    pub(crate) fn poll_cut(&self, cx: &mut Context<'_>) -> Poll<()> {
         self.waiting.register(cx.waker());
         if self.now() == Doing::Cut {
             Poll::Ready(())

@@ -30,7 +30,7 @@ impl Place {
 
 impl OpenConnections {
     /// Cuts the idle connections of senders that are not valid any more.
-    pub fn cut_unless(&self, is_valid: impl Fn(&Grant) -> bool) {
+    pub(crate) fn cut_unless(&self, is_valid: impl Fn(&Grant) -> bool) {
         // The check of a JWT takes long, so no lock is held during it.
         let of_senders: Vec<_> = self.lock(|state| {
             let entries = state.list.iter().map(|(_, entry)| entry.clone());

@@ -47,7 +47,7 @@ impl Registry {
 
 /// Tags by sensor.
 #[derive(Debug, Default)]
-pub struct TagMap {
+pub(crate) struct TagMap {
     sensors: HashMap<Box<str>, Arc<Tags>>,
     shared: TagSets,
     /// Sensors that were skipped because the map was full.
@@ -58,13 +58,8 @@ pub struct TagMap {
 
 impl TagMap {
     /// Number of sensors that have an entry, also with no tags.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.sensors.len()
-    }
-
-    /// Whether no sensor has an entry.
-    pub fn is_empty(&self) -> bool {
-        self.sensors.is_empty()
     }
 
     /// Sets the tags of a sensor. A new one needs room within `sensors_max`.

@@ -16,7 +16,7 @@ pub struct DaysPermit {
 
 impl Flusher {
     /// Waits for the permit for reads of the daily rollup.
-    pub async fn days_permit(&self) -> DaysPermit {
+    pub(crate) async fn days_permit(&self) -> DaysPermit {
         DaysPermit {
             _permit: acquire(&self.days).await,
         }

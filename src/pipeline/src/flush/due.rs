@@ -123,7 +123,7 @@ impl DuePolicy {
 
     /// How long writes may be queued before the store counts as not keeping up with one command
     /// after the other.
-    pub fn behind_after_ms(self) -> u64 {
+    pub(crate) fn behind_after_ms(self) -> u64 {
         match self {
             DuePolicy::Age(ms) => (ms / BEHIND_PART).min(BEHIND_MAX_MS),
             // The sender waits.
@@ -132,7 +132,7 @@ impl DuePolicy {
     }
 
     /// The resolution of due times: the wheel has about 64 slots.
-    pub fn grain_ms(self) -> u64 {
+    pub(crate) fn grain_ms(self) -> u64 {
         match self {
             DuePolicy::Age(ms) => (ms / 64).max(1),
             DuePolicy::Linger(_) => 1,
@@ -165,7 +165,7 @@ impl<T> DueWheel<T> {
     }
 
     /// When an item with this due time is returned.
-    pub fn slot_ms(&self, due_ms: u64) -> u64 {
+    pub(crate) fn slot_ms(&self, due_ms: u64) -> u64 {
         due_ms / self.grain_ms * self.grain_ms
     }
 
@@ -176,7 +176,7 @@ impl<T> DueWheel<T> {
     }
 
     /// The earliest slot, due or not, and when it is due.
-    pub fn pop_first(&mut self) -> Option<(u64, Vec<T>)> {
+    pub(crate) fn pop_first(&mut self) -> Option<(u64, Vec<T>)> {
         self.slots.pop_first()
     }
 

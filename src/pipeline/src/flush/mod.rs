@@ -107,7 +107,7 @@ pub struct Permit {
 
 impl Permit {
     /// The lane that it was acquired in.
-    pub fn lane(&self) -> Lane {
+    pub(crate) fn lane(&self) -> Lane {
         self.lane
     }
 }
@@ -166,7 +166,7 @@ impl Flusher {
 
     /// Counts buckets that began to wait for a statement, and pages that became full when their
     /// first reading had waited for longer than `flush.max_age`.
-    pub fn note_waiting(&self, began: u64, filled_late: u64) {
+    pub(crate) fn note_waiting(&self, began: u64, filled_late: u64) {
         self.age.waiting(began, filled_late);
     }
 
@@ -181,18 +181,18 @@ impl Flusher {
     }
 
     /// How long ago the store last confirmed a page write; `None` before the first.
-    pub fn page_written_ago(&self) -> Option<Duration> {
+    pub(crate) fn page_written_ago(&self) -> Option<Duration> {
         self.seen.page_written_ago()
     }
 
     /// Records a page write that the store has confirmed, for tests.
     #[cfg(test)]
-    pub fn note_page_written(&self) {
+    pub(crate) fn note_page_written(&self) {
         self.seen.pages(&PagesShow::Stored);
     }
 
     /// Whether page writes fail: one has failed, and none was confirmed since.
-    pub fn page_writes_fail(&self) -> bool {
+    pub(crate) fn page_writes_fail(&self) -> bool {
         self.seen.page_writes_fail()
     }
 
@@ -222,7 +222,7 @@ impl Flusher {
 
     /// Waits for a permit for page writes. If they are not `behind`, also until no other such
     /// command is in flight.
-    pub async fn page_permit(&self, behind: bool) -> Permit {
+    pub(crate) async fn page_permit(&self, behind: bool) -> Permit {
         let single = if behind {
             None
         } else {
@@ -235,7 +235,7 @@ impl Flusher {
     }
 
     /// Waits for a permit in this lane; first come, first served.
-    pub async fn permit_in(&self, lane: Lane) -> Permit {
+    pub(crate) async fn permit_in(&self, lane: Lane) -> Permit {
         Permit {
             lane,
             _permit: acquire(&self.lanes[lane as usize]).await,
@@ -255,7 +255,7 @@ impl Flusher {
     }
 
     /// The buckets that no other process can have written.
-    pub fn new_buckets(&self) -> NewBuckets {
+    pub(crate) fn new_buckets(&self) -> NewBuckets {
         self.high_water.new_buckets()
     }
 

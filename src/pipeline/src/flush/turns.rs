@@ -81,7 +81,7 @@ impl<T> Turns<T> {
 
     /// Moves the hand to the next position that has items, and returns these; `None` if there are
     /// no items.
-    pub fn pop_next(&mut self) -> Option<Vec<T>> {
+    pub(crate) fn pop_next(&mut self) -> Option<Vec<T>> {
         let (&next, _) = self
             .ring
             .range(self.hand + 1..)

@@ -42,7 +42,7 @@ const SWEEP_MS: u64 = 10_000;
 const SWEEP_FULL_MS: u64 = 1000;
 
 /// The row of a reading in its batch, and its sensor's hash.
-pub type RowRef = (u32, u64);
+pub(crate) type RowRef = (u32, u64);
 
 /// An update and its acknowledgements.
 #[derive(Debug)]

@@ -32,7 +32,7 @@ pub enum Expr {
 }
 
 impl Expr {
-    pub fn value_type(&self) -> ValueType {
+    pub(crate) fn value_type(&self) -> ValueType {
         match self {
             Expr::Number(_) => ValueType::Scalar,
             Expr::String(_) => ValueType::String,
@@ -58,7 +58,7 @@ pub struct Selector {
     /// Its place in the data that the evaluation gets.
     pub id: usize,
     pub matchers: Vec<Matcher>,
-    pub offset_ms: i64,
+    pub(crate) offset_ms: i64,
     pub at: Option<At>,
 }
 
@@ -68,7 +68,7 @@ pub struct Subquery {
     pub range_ms: i64,
     /// `None`: the default interval.
     pub step_ms: Option<i64>,
-    pub offset_ms: i64,
+    pub(crate) offset_ms: i64,
     pub at: Option<At>,
 }
 
@@ -93,7 +93,7 @@ pub enum BinaryOp {
 }
 
 impl BinaryOp {
-    pub fn is_comparison(self) -> bool {
+    pub(crate) fn is_comparison(self) -> bool {
         use BinaryOp::{Equal, Greater, GreaterOrEqual, Less, LessOrEqual, NotEqual};
         matches!(
             self,
@@ -101,13 +101,13 @@ impl BinaryOp {
         )
     }
 
-    pub fn is_set(self) -> bool {
+    pub(crate) fn is_set(self) -> bool {
         matches!(self, BinaryOp::And | BinaryOp::Or | BinaryOp::Unless)
     }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Cardinality {
+pub(crate) enum Cardinality {
     OneToOne,
     ManyToOne,
     OneToMany,
@@ -116,10 +116,10 @@ pub enum Cardinality {
 #[derive(Debug, Clone)]
 pub struct Binary {
     pub op: BinaryOp,
-    pub lhs: Expr,
-    pub rhs: Expr,
-    pub is_bool: bool,
-    pub cardinality: Cardinality,
+    pub(crate) lhs: Expr,
+    pub(crate) rhs: Expr,
+    pub(crate) is_bool: bool,
+    pub(crate) cardinality: Cardinality,
     /// `on` instead of `ignoring`.
     pub on: bool,
     pub matching: Vec<String>,

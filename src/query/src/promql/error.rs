@@ -18,23 +18,23 @@ pub enum PromqlError {
 }
 
 impl PromqlError {
-    pub fn execution(text: impl Into<String>) -> PromqlError {
+    pub(crate) fn execution(text: impl Into<String>) -> PromqlError {
         PromqlError::Execution(text.into())
     }
 
-    pub fn bad_data(text: impl Into<String>) -> PromqlError {
+    pub(crate) fn bad_data(text: impl Into<String>) -> PromqlError {
         PromqlError::BadData(text.into())
     }
 
     /// The error at the limit of series.
-    pub fn too_many_series(series_max: usize) -> PromqlError {
+    pub(crate) fn too_many_series(series_max: usize) -> PromqlError {
         PromqlError::execution(format!(
             "the query selects more than {series_max} series (promql.series_max); select fewer"
         ))
     }
 
     /// The error at the limit of samples.
-    pub fn too_many_samples() -> PromqlError {
+    pub(crate) fn too_many_samples() -> PromqlError {
         PromqlError::execution(
             "query processing would load too many samples into memory in query execution",
         )

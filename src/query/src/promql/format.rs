@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 /// A number as the API has it: `+Inf`, `-Inf`, `NaN`, otherwise the shortest digits that give the
 /// same number, with an exponent below 1e-6 and from 1e21 on.
-pub fn api_number(value: f64) -> String {
+pub(crate) fn api_number(value: f64) -> String {
     let size = value.abs();
     if value.is_finite() && size != 0.0 && !(1e-6..1e21).contains(&size) {
         let text = format!("{value:e}");
@@ -29,7 +29,7 @@ pub fn number(value: f64) -> String {
 }
 
 /// A time in seconds since 1970, with three decimals if it is not a whole second.
-pub fn push_time(out: &mut String, ts_ms: i64) {
+pub(crate) fn push_time(out: &mut String, ts_ms: i64) {
     let (sign, ms) = if ts_ms < 0 {
         ("-", ts_ms.unsigned_abs())
     } else {

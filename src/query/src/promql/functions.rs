@@ -51,7 +51,7 @@ pub enum OverTime {
 
 impl OverTime {
     /// Whether the hourly summaries of a window suffice for the whole hours in it.
-    pub fn is_summarised(self) -> bool {
+    pub(crate) fn is_summarised(self) -> bool {
         use OverTime::{Absent, Avg, Count, Max, Min, Present, Sum};
         matches!(self, Avg | Sum | Count | Min | Max | Present | Absent)
     }
@@ -242,6 +242,6 @@ static FUNCTIONS: &[Function] = &[
 ];
 
 /// The function of this name.
-pub fn find(name: &str) -> Option<&'static Function> {
+pub(super) fn find(name: &str) -> Option<&'static Function> {
     FUNCTIONS.iter().find(|function| function.name == name)
 }

@@ -6,7 +6,7 @@ use super::durations::{is_word, total_ms};
 use super::error::PromqlError;
 
 /// Bytes of a query.
-pub const QUERY_BYTES_MAX: usize = 128 << 10;
+pub(super) const QUERY_BYTES_MAX: usize = 128 << 10;
 /// Open brackets and operators: each can add a level to the tree.
 const LEVELS_MAX: usize = 1000;
 /// Regular expressions in one query; each is compiled.
@@ -18,7 +18,7 @@ const SECONDS_MAX: f64 = 1e11;
 ///
 /// # Errors
 /// It is too large to be parsed.
-pub fn check(text: &str) -> Result<(), PromqlError> {
+pub(super) fn check(text: &str) -> Result<(), PromqlError> {
     if text.len() > QUERY_BYTES_MAX {
         return Err(PromqlError::bad_data(format!(
             "query has {} bytes; at most {QUERY_BYTES_MAX} are allowed",

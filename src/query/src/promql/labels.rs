@@ -49,7 +49,7 @@ impl Labels {
         self.0.iter().map(|(name, value)| (&**name, &**value))
     }
 
-    pub fn without_name(&self) -> Labels {
+    pub(crate) fn without_name(&self) -> Labels {
         if self.get(METRIC_NAME).is_empty() {
             return self.clone();
         }
@@ -57,7 +57,7 @@ impl Labels {
     }
 
     /// Only the labels whose name fulfils the condition.
-    pub fn filtered(&self, keep: impl Fn(&str) -> bool) -> Labels {
+    pub(crate) fn filtered(&self, keep: impl Fn(&str) -> bool) -> Labels {
         Labels(
             self.0
                 .iter()
@@ -117,14 +117,14 @@ impl fmt::Display for Labels {
 }
 
 /// A name that needs no quotes: ASCII alphabet, digits and underscores, no digit first.
-pub fn is_legacy_name(name: &str) -> bool {
+pub(crate) fn is_legacy_name(name: &str) -> bool {
     !name.is_empty()
         && !name.starts_with(|c: char| c.is_ascii_digit())
         && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
 }
 
 /// The text in double quotes, with the escapes of PromQL.
-pub fn quoted(text: &str) -> String {
+pub(super) fn quoted(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + 2);
     out.push('"');
     for c in text.chars() {

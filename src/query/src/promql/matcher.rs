@@ -67,7 +67,7 @@ impl Matcher {
         }
     }
 
-    pub fn not_equal(name: String, value: String) -> Matcher {
+    pub(crate) fn not_equal(name: String, value: String) -> Matcher {
         Matcher {
             name,
             value,
@@ -105,7 +105,7 @@ impl Matcher {
 
     /// The values that match, each once, if the matcher lists them: `="a"`, or an expression such as
     /// `a|b`; `None` for any other.
-    pub fn alternatives(&self) -> Option<Vec<&str>> {
+    pub(crate) fn alternatives(&self) -> Option<Vec<&str>> {
         match &self.op {
             Op::Equal => Some(vec![&self.value]),
             Op::Regex(Pattern::Texts(texts)) => Some(texts.iter().map(String::as_str).collect()),
@@ -150,7 +150,7 @@ impl fmt::Display for Matcher {
 }
 
 /// A regular expression that matches the whole text; `.` matches a line break too.
-pub fn anchored(text: &str) -> Result<Regex, PromqlError> {
+pub(crate) fn anchored(text: &str) -> Result<Regex, PromqlError> {
     let compile = |text: &str| {
         RegexBuilder::new(&format!("^(?s:{text})$"))
             .size_limit(REGEX_BYTES_MAX)

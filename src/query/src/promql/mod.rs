@@ -30,7 +30,7 @@ mod value_type;
 pub mod windows;
 
 pub use self::ast::Query;
-pub use self::error::PromqlError;
+pub(crate) use self::error::PromqlError;
 pub use self::eval::{Evaluated, QueryTime, Stop, evaluate, requests};
 pub use self::labels::{Labels, METRIC_NAME};
 pub use self::matcher::Matcher;
@@ -38,4 +38,3 @@ pub use self::parse::{format as format_query, parse, parse_selector};
 pub use self::series::{
     Sample, SelectedSeries, SelectorRequest, Series, SeriesData, Value, WindowStats, Windows,
 };
-pub use self::value_type::ValueType;

@@ -105,7 +105,7 @@ impl Query {
     ///
     /// # Errors
     /// It is a string or a range vector.
-    pub fn check_steps(&self) -> Result<(), PromqlError> {
+    pub(crate) fn check_steps(&self) -> Result<(), PromqlError> {
         match self.expr.value_type() {
             ValueType::Scalar | ValueType::Vector => Ok(()),
             other => Err(PromqlError::bad_data(format!(

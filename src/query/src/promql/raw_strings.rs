@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 
 /// The query with its backtick strings that contain a backslash in double quotes.
-pub fn in_double_quotes(text: &str) -> Cow<'_, str> {
+pub(crate) fn in_double_quotes(text: &str) -> Cow<'_, str> {
     let mut out = String::new();
     let mut copied = 0;
     let mut at = 0;

@@ -30,7 +30,7 @@ pub struct WindowStats {
     /// Their sum, infinite if it overflows.
     pub sum: f64,
     /// Their mean, if their sum overflowed; otherwise [`WindowStats::mean`] derives it.
-    pub overflow_mean: Option<f64>,
+    pub(crate) overflow_mean: Option<f64>,
     /// The smallest.
     pub min: f64,
     /// The largest.
@@ -74,7 +74,7 @@ impl WindowStats {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Windows {
     /// The end of the first window, ms since 1970, inclusive.
-    pub first_end_ms: i64,
+    pub(crate) first_end_ms: i64,
     /// The distance of two ends.
     pub step_ms: i64,
     /// How many windows.
@@ -82,11 +82,11 @@ pub struct Windows {
     /// The length of each.
     pub range_ms: i64,
     /// Whether the sum is needed.
-    pub needs_sum: bool,
+    pub(crate) needs_sum: bool,
     /// Whether the smallest value is needed.
-    pub needs_min: bool,
+    pub(crate) needs_min: bool,
     /// Whether the largest value is needed.
-    pub needs_max: bool,
+    pub(crate) needs_max: bool,
 }
 
 impl Windows {

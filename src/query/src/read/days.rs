@@ -12,7 +12,7 @@ use store::days::{DayQuery, MarkQuery, MarksOf};
 pub(super) const MARKS_MAX: usize = 10_000;
 
 /// Summaries by day; without days that have no readings.
-pub type DailyHours = BTreeMap<Day, Hour>;
+pub(crate) type DailyHours = BTreeMap<Day, Hour>;
 
 impl ReadService {
     /// `rollup.zone`: the zone of the days in [`ReadService::days`].

@@ -12,7 +12,7 @@ use pipeline::accumulate::state::snapshot::{BusySensor, NewSensor, SilentSensor}
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Fleet {
     /// When the shards were scanned, ms since 1970.
-    pub as_of_ms: i64,
+    pub(crate) as_of_ms: i64,
     /// Sensors in memory: those with readings of the last hour or so.
     pub sensors: usize,
     /// Sensors in the catalogue, and those of them that are silent; 0 until it is read.
@@ -20,12 +20,12 @@ pub struct Fleet {
     /// See `known`.
     pub silent_total: u64,
     /// `sensors.silent_after`, ms.
-    pub silent_after_ms: i64,
+    pub(crate) silent_after_ms: i64,
     /// Sensors that this process has heard and that are not silent. Of those that have left the
     /// memory, the last 4,096 of each shard at most.
     pub heard: u64,
     /// Those of them that are late by their own interval.
-    pub late_total: u64,
+    pub(crate) late_total: u64,
     /// The busiest first.
     pub busiest: Vec<BusySensor>,
     /// The newest first.
@@ -37,7 +37,7 @@ pub struct Fleet {
 impl Fleet {
     /// Whether half of the sensors that this process has heard are late, or half of all are silent.
     /// Sensors that are out of use are not silent, but count as known.
-    pub fn is_half_away(&self) -> bool {
+    pub(crate) fn is_half_away(&self) -> bool {
         let is_half = |part: u64, whole: u64| part > 0 && part.saturating_mul(2) >= whole;
         is_half(self.late_total, self.heard) || is_half(self.silent_total, self.known)
     }

@@ -100,7 +100,7 @@ pub struct MergedReadings {
     /// Set if there are, or may be, more.
     pub next: Option<Cursor>,
     /// Readings before this time (ms since 1970) were removed, if any of the requested ones were.
-    pub removed_until_ms: Option<i64>,
+    pub(crate) removed_until_ms: Option<i64>,
 }
 
 /// A merge in progress, while stored pages arrive.

@@ -224,7 +224,7 @@ impl ReadService {
     }
 
     /// Bytes of the largest answer that can be sent, alone.
-    pub fn sending_bytes_max(&self) -> usize {
+    pub(crate) fn sending_bytes_max(&self) -> usize {
         self.answers_max * ANSWER_BYTES_MAX
     }
 

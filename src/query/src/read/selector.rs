@@ -8,49 +8,49 @@ use model::{FieldKinds, SensorId};
 use store::catalog::{CatalogEntry, CatalogQuery};
 
 /// The label with the sensor's id.
-pub const SENSOR_ID: &str = "sensor_id";
+pub(crate) const SENSOR_ID: &str = "sensor_id";
 
 /// Which sensors a reader may read.
-pub type MayRead<'a> = &'a (dyn Fn(&str) -> bool + Send + Sync);
+pub(crate) type MayRead<'a> = &'a (dyn Fn(&str) -> bool + Send + Sync);
 
 /// The matchers of a selector.
-pub struct SeriesSelector<'a> {
+pub(crate) struct SeriesSelector<'a> {
     matchers: &'a [Matcher],
     /// The only names of metrics that can match, if the selector lists them.
     names: Option<Vec<&'a str>>,
 }
 
 /// A sensor that a selector matches but for the names of metrics.
-pub struct SelectedSensor<'a> {
+pub(crate) struct SelectedSensor<'a> {
     /// The sensor.
     pub entry: &'a CatalogEntry,
     /// Its recorded fields that match.
     pub fields: Vec<&'a str>,
     /// Whether fields that are not recorded could match, because the entry is truncated.
-    pub may_lack_fields: bool,
+    pub(crate) may_lack_fields: bool,
 }
 
 impl<'a> SeriesSelector<'a> {
     /// The series that match all of these.
-    pub fn new(matchers: &'a [Matcher]) -> SeriesSelector<'a> {
+    pub(crate) fn new(matchers: &'a [Matcher]) -> SeriesSelector<'a> {
         let of_name = matchers.iter().filter(|m| m.name == METRIC_NAME);
         let names = of_name.filter_map(Matcher::alternatives).next();
         SeriesSelector { matchers, names }
     }
 
     /// Whether the selector lists the names of its metrics.
-    pub fn lists_names(&self) -> bool {
+    pub(crate) fn lists_names(&self) -> bool {
         self.names.is_some()
     }
 
     /// Whether the sensor's id and tags match.
-    pub fn has_sensor(&self, entry: &CatalogEntry) -> bool {
+    pub(crate) fn has_sensor(&self, entry: &CatalogEntry) -> bool {
         let mut of_sensor = self.matchers.iter().filter(|m| m.name != METRIC_NAME);
         of_sensor.all(|m| m.matches(tag(entry, &m.name)))
     }
 
     /// The recorded fields that match, of a sensor that matches.
-    pub fn fields<'e>(
+    pub(crate) fn fields<'e>(
         &self,
         entry: &'e CatalogEntry,
     ) -> impl Iterator<Item = (&'e str, FieldKinds)> {
@@ -63,7 +63,7 @@ impl<'a> SeriesSelector<'a> {
 
     /// Fields of a sensor that matches which are selected by name, but not recorded because its
     /// entry is truncated.
-    pub fn unrecorded(&self, entry: &CatalogEntry) -> impl Iterator<Item = &'a str> {
+    pub(crate) fn unrecorded(&self, entry: &CatalogEntry) -> impl Iterator<Item = &'a str> {
         let names = self.names.as_deref().filter(|_| entry.is_truncated);
         let names = names.unwrap_or_default().iter().copied();
         names.filter(move |name| {
@@ -77,7 +77,7 @@ impl<'a> SeriesSelector<'a> {
     }
 
     /// The matchers that the catalogue can look up; the others are applied to its results.
-    pub fn query(&self, overlaps_ms: Option<(i64, i64)>) -> CatalogQuery {
+    pub(crate) fn query(&self, overlaps_ms: Option<(i64, i64)>) -> CatalogQuery {
         let mut query = CatalogQuery {
             overlaps_ms,
             ..CatalogQuery::default()
@@ -113,7 +113,7 @@ impl<'a> SeriesSelector<'a> {
 impl SelectedSensor<'_> {
     /// The labels that all its series have, without the name of the metric. A tag without a value
     /// does not become one.
-    pub fn labels(&self) -> impl Iterator<Item = (&str, &str)> {
+    pub(crate) fn labels(&self) -> impl Iterator<Item = (&str, &str)> {
         let own = (SENSOR_ID, &*self.entry.sensor_id);
         let tags = self
             .entry
@@ -127,7 +127,7 @@ impl SelectedSensor<'_> {
     }
 
     /// The labels of each of its series.
-    pub fn series(&self) -> impl Iterator<Item = Labels> {
+    pub(crate) fn series(&self) -> impl Iterator<Item = Labels> {
         let of_sensor = SensorLabels::new(self.entry);
         self.fields.iter().map(move |field| of_sensor.with(field))
     }
@@ -139,7 +139,7 @@ impl ReadService {
     ///
     /// # Errors
     /// Those of `each`, which ends it, and [`ReadError`].
-    pub async fn each_selected<E: From<ReadError>>(
+    pub(crate) async fn each_selected<E: From<ReadError>>(
         &self,
         matchers: &[Matcher],
         overlaps_ms: Option<(i64, i64)>,

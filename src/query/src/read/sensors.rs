@@ -29,7 +29,7 @@ pub struct SensorState {
     /// What the catalogue has of it; `None` while it is being filled.
     pub entry: Option<CatalogEntry>,
     /// Whether nothing of it has arrived for `sensors.silent_after`; `None` while that is unknown.
-    pub is_silent: Option<bool>,
+    pub(crate) is_silent: Option<bool>,
 }
 
 /// Sensors whose ids one request looks at, if its reader may not read all sensors.
@@ -47,7 +47,7 @@ pub struct SensorListQuery {
     /// The maximum number of sensors.
     pub limit: usize,
     /// Only silent sensors.
-    pub is_silent: bool,
+    pub(crate) is_silent: bool,
     /// Only sensors that the reader may read; `None`: all.
     pub readable: Option<SensorPatterns>,
 }

@@ -46,7 +46,7 @@ pub struct SelectLimits {
 
 impl SelectLimits {
     /// Limits of a new query.
-    pub fn new(series_max: usize, samples_max: usize) -> SelectLimits {
+    pub(crate) fn new(series_max: usize, samples_max: usize) -> SelectLimits {
         SelectLimits {
             series_max,
             samples_max,
@@ -76,9 +76,9 @@ pub struct Missing {
     /// Readings that were acknowledged just now.
     pub recent: bool,
     /// Readings before this time (ms since 1970), which were removed.
-    pub removed_until_ms: Option<i64>,
+    pub(crate) removed_until_ms: Option<i64>,
     /// Hours before this time (ms since 1970), which have expired, of days that a window cuts.
-    pub expired_until_ms: Option<i64>,
+    pub(crate) expired_until_ms: Option<i64>,
     /// Fields of a sensor with more of them than the catalogue records.
     pub fields: bool,
 }

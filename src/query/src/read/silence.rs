@@ -43,7 +43,7 @@ impl Silence {
     }
 
     /// `sensors.silent_after`, ms.
-    pub fn silent_after_ms(&self) -> i64 {
+    pub(crate) fn silent_after_ms(&self) -> i64 {
         self.silent_after_ms
     }
 

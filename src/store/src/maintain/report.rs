@@ -53,7 +53,7 @@ pub struct Reconciled {
     /// Number of readings in these buckets.
     pub readings: u64,
     /// Number of findings by kind and outcome, including unlisted ones.
-    pub totals: BTreeMap<(&'static str, &'static str), u64>,
+    pub(crate) totals: BTreeMap<(&'static str, &'static str), u64>,
     /// At most the first `listed_max` findings.
     pub entries: Vec<Entry>,
     /// Number of differences found, without notes.

@@ -7,7 +7,7 @@ use model::latest::{RecentReading, newest, order_values};
 use model::{LatestUpdate, Value};
 
 /// A reading in [`LatestDocument::recent`]: milliseconds since 1970, and its values by name.
-pub type Recent = (i64, BTreeMap<String, Value>);
+pub(crate) type Recent = (i64, BTreeMap<String, Value>);
 
 /// One sensor's document.
 #[derive(Debug, Clone, PartialEq, Default)]

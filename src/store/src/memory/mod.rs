@@ -62,7 +62,7 @@ pub enum Fault {
 pub type Script = Box<dyn FnMut() -> (Fault, Duration) + Send>;
 
 /// The errors of attempts to prepare the store; `None`: it is prepared.
-pub type PrepareScript = Box<dyn FnMut() -> Option<PrepareError> + Send>;
+pub(crate) type PrepareScript = Box<dyn FnMut() -> Option<PrepareError> + Send>;
 
 /// The memory store behind the trait.
 pub struct MemoryStore {
@@ -111,11 +111,6 @@ impl MemoryStore {
             storage_mode,
             ..self
         }
-    }
-
-    /// Sets the store's own clock (ms since 1970), which does not advance.
-    pub fn set_now_ms(&self, now_ms: i64) {
-        self.now_ms.store(now_ms, Ordering::Relaxed);
     }
 
     /// Replaces the script.

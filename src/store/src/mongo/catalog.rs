@@ -65,7 +65,7 @@ fn created_key() -> Document {
 ///
 /// # Errors
 /// The first step that failed.
-pub async fn prepare(setup: &Setup<'_>) -> Result<Option<String>, SchemaError> {
+pub(super) async fn prepare(setup: &Setup<'_>) -> Result<Option<String>, SchemaError> {
     let found = setup.list(&[CATALOG]).await?;
     let made = match found.get(CATALOG) {
         Some(_) => false,
@@ -91,7 +91,10 @@ pub async fn prepare(setup: &Setup<'_>) -> Result<Option<String>, SchemaError> {
 
 impl MongoStore {
     /// See [`crate::Store::merge_catalog`].
-    pub async fn merge_entries(&self, updates: &[&CatalogUpdate]) -> Result<u64, StoreError> {
+    pub(crate) async fn merge_entries(
+        &self,
+        updates: &[&CatalogUpdate],
+    ) -> Result<u64, StoreError> {
         let updates: Vec<CatalogUpdate> =
             by_sensor(updates.iter().copied()).into_values().collect();
         let begun = Instant::now();
@@ -263,7 +266,10 @@ impl MongoStore {
     }
 
     /// See [`crate::Store::find_catalog`].
-    pub async fn find_entries(&self, q: &CatalogQuery) -> Result<Vec<CatalogEntry>, StoreError> {
+    pub(crate) async fn find_entries(
+        &self,
+        q: &CatalogQuery,
+    ) -> Result<Vec<CatalogEntry>, StoreError> {
         if self.native.get().is_none() {
             let detail = "the service has not prepared its collections yet".to_owned();
             return Err(StoreError::NotApplied {
@@ -323,7 +329,7 @@ impl MongoStore {
     }
 
     /// See [`crate::Store::count_catalog`].
-    pub async fn count_entries(
+    pub(crate) async fn count_entries(
         &self,
         (from_ms, to_ms): (i64, i64),
     ) -> Result<CatalogCounts, StoreError> {

@@ -40,7 +40,7 @@ const ENTRIES_MAX: i64 = 500;
 ///
 /// # Errors
 /// The server's error, with the step.
-pub async fn prepare(setup: &Setup<'_>) -> Result<bool, SchemaError> {
+pub(super) async fn prepare(setup: &Setup<'_>) -> Result<bool, SchemaError> {
     if let Some(found) = first(setup, META, doc! { "_id": "catalog" }).await? {
         return Ok(found.get_bool("complete").unwrap_or(false));
     }
@@ -78,7 +78,7 @@ async fn first(
 
 impl MongoStore {
     /// See [`Store::catalog_fill`].
-    pub async fn read_fill(&self) -> Result<CatalogFill, StoreError> {
+    pub(crate) async fn read_fill(&self) -> Result<CatalogFill, StoreError> {
         let db = self.db.clone();
         let options = self.options.clone();
         let found = self.limited(async move {
@@ -100,7 +100,7 @@ impl MongoStore {
     }
 
     /// See [`Store::set_catalog_fill`].
-    pub async fn record_fill(&self, fill: &CatalogFill) -> Result<(), StoreError> {
+    pub(crate) async fn record_fill(&self, fill: &CatalogFill) -> Result<(), StoreError> {
         let mut set = doc! { "complete": fill.is_complete };
         set.extend(
             fill.after
@@ -116,7 +116,7 @@ impl MongoStore {
     }
 
     /// See [`Store::note_running`].
-    pub async fn record_running(&self, at_ms: i64) -> Result<Option<i64>, StoreError> {
+    pub(crate) async fn record_running(&self, at_ms: i64) -> Result<Option<i64>, StoreError> {
         let command = doc! {
             "findAndModify": META,
             "query": { "_id": "running" },
@@ -142,7 +142,7 @@ impl MongoStore {
     }
 
     /// See [`Store::expire_catalog`].
-    pub async fn expire_entries(&self, now_ms: i64) -> Result<u64, StoreError> {
+    pub(crate) async fn expire_entries(&self, now_ms: i64) -> Result<u64, StoreError> {
         let Some(retention) = self.retention else {
             return Ok(0);
         };

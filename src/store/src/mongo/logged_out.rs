@@ -28,7 +28,7 @@ impl MongoStore {
     ///
     /// # Errors
     /// The server is unreachable, or does not know the user.
-    pub async fn close_logged_out(&self) -> Result<(), StoreError> {
+    pub(crate) async fn close_logged_out(&self) -> Result<(), StoreError> {
         for _ in 0..CLOSED_MAX {
             if !self.has_user || !self.is_logged_out().await? {
                 break;

@@ -44,7 +44,6 @@ pub use pack::packed_bytes;
 pub use read::pipelines::{ReadingsLocation, raw_readings_pipeline};
 pub use schema::latest_and_tag_indexes::{OptionalIndexes, TAGS_INDEX};
 pub use schema::rollup_schema::RollupSchema;
-pub use setup::SchemaError;
 
 use std::num::ParseIntError;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -8,9 +8,9 @@ pub(crate) use model::collections::{
 };
 
 /// The index of `sensor_buckets` that finds the oldest pages with readings.
-pub const REMOVAL_INDEX: &str = "readings_removal";
+pub(crate) const REMOVAL_INDEX: &str = "readings_removal";
 
 /// The keys of [`REMOVAL_INDEX`].
-pub fn removal_key() -> Document {
+pub(crate) fn removal_key() -> Document {
     doc! { "storage": 1, "readings_removed": 1, "bucket_end": 1 }
 }

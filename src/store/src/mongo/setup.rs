@@ -139,7 +139,7 @@ impl Failure {
 
 /// The database that is prepared.
 #[derive(Debug)]
-pub(super) struct Setup<'a> {
+pub(crate) struct Setup<'a> {
     pub(super) db: &'a Database,
     write_concern: Document,
 }
@@ -318,7 +318,7 @@ pub(super) fn first_batch(reply: &Document) -> Vec<Document> {
 
 /// The entries that `listCollections` returned.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Listing(pub(super) Vec<Document>);
+pub(crate) struct Listing(pub(super) Vec<Document>);
 
 impl Listing {
     /// The entry of a collection or view.

@@ -22,16 +22,16 @@ const WIRE_VERSION: i32 = 13;
 
 /// Whether the server supports snapshots outside of transactions; unknown until it was asked.
 #[derive(Debug, Default)]
-pub struct SnapshotReads(AtomicBool);
+pub(crate) struct SnapshotReads(AtomicBool);
 
 impl SnapshotReads {
     /// Notes what the server's reply to `hello` says about it.
-    pub fn note(&self, hello: &Document) {
+    pub(super) fn note(&self, hello: &Document) {
         self.0.store(supports(hello), Ordering::Relaxed);
     }
 
     /// The read concern for measurements.
-    pub fn concern(&self) -> ReadConcern {
+    pub(super) fn concern(&self) -> ReadConcern {
         match self.0.load(Ordering::Relaxed) {
             true => ReadConcern::snapshot(),
             false => ReadConcern::majority(),

@@ -23,7 +23,7 @@ const AWS_SUFFIX: &str = "/?confirmationToken=";
 
 /// A parsed URL.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Target {
+pub(crate) struct Target {
     format: String,
     sensor_id: Option<String>,
     field: Option<String>,
@@ -53,7 +53,7 @@ pub(super) fn token(uri: &Uri) -> Option<String> {
 
 impl Target {
     /// The URL for bodies of this format and sensor.
-    pub fn of_sensor(format: &str, sensor_id: String) -> Target {
+    pub(crate) fn of_sensor(format: &str, sensor_id: String) -> Target {
         Target {
             format: format.to_owned(),
             sensor_id: Some(sensor_id),
@@ -91,7 +91,7 @@ impl Target {
     }
 
     /// How a body sent to this URL is decoded.
-    pub fn decode_options(
+    pub(crate) fn decode_options(
         &self,
         formats: &Formats,
         encoding: Encoding,
@@ -124,7 +124,7 @@ impl Target {
 
     /// The dead letter of a body of which something was rejected. One reject gives the reason, as
     /// for an MQTT message. An empty body leaves nothing to keep.
-    pub fn dead_letter(
+    pub(crate) fn dead_letter(
         &self,
         rejects: &Rejects,
         kept: Option<Vec<u8>>,
@@ -146,7 +146,7 @@ impl Target {
     }
 
     /// The URL without token and values: the `topic` of a dead letter.
-    pub fn written(&self) -> String {
+    pub(crate) fn written(&self) -> String {
         let unit = self.ts_unit.map(|unit| match unit {
             TsUnit::S => "s",
             TsUnit::Ms => "ms",
@@ -172,7 +172,7 @@ impl Target {
     }
 
     /// The target of a dead letter by its `topic`; `None` if that is not the URL of a hook.
-    pub fn read_back(written: &str) -> Option<Target> {
+    pub(crate) fn read_back(written: &str) -> Option<Target> {
         let uri: Uri = written.parse().ok()?;
         let format = pairs(
             &format!("/?f={}", uri.path().strip_prefix(PREFIX)?)
@@ -188,7 +188,7 @@ impl Target {
     ///
     /// # Errors
     /// The format is unknown.
-    pub fn decode_again(
+    pub(crate) fn decode_again(
         &self,
         body: &[u8],
         received_at_ms: i64,

@@ -35,7 +35,7 @@ const DETAILS_MAX: usize = 5;
 
 /// The InfluxDB version of the client's write API.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Dialect {
+pub(crate) enum Dialect {
     /// `/write`
     V1,
     /// `/api/v2/write`
@@ -92,7 +92,7 @@ fn signed(mut response: Response) -> Response {
 
 impl Dialect {
     /// Refuses the whole request.
-    pub fn refuse(self, error: &IngestError) -> Response {
+    pub(crate) fn refuse(self, error: &IngestError) -> Response {
         let status = match (self, error.status()) {
             (Dialect::V1, StatusCode::TOO_MANY_REQUESTS) => StatusCode::SERVICE_UNAVAILABLE,
             (_, StatusCode::REQUEST_TIMEOUT) => StatusCode::SERVICE_UNAVAILABLE,

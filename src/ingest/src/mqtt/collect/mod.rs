@@ -20,7 +20,7 @@ use model::{BatchBuilder, DeadLetter, FieldLimiter, ReadingBatch};
 use net::access::Grant;
 
 /// Maximum messages in one ingest batch.
-pub const MESSAGES_MAX: usize = 512;
+pub(crate) const MESSAGES_MAX: usize = 512;
 /// Bytes in one ingest batch; the message that exceeds it is the last.
 pub const BATCH_BYTES_MAX: usize = 256 * 1024;
 
@@ -89,7 +89,7 @@ impl PayloadDecoder {
 pub struct Settings {
     /// The `source` of its dead letters.
     pub source: &'static str,
-    pub payload_bytes_max: usize,
+    pub(crate) payload_bytes_max: usize,
     /// The topic of our own status. Its messages are not readings, even if a subscription matches
     /// them.
     pub status_topic: Option<String>,
@@ -303,7 +303,7 @@ impl Collector {
     ///
     /// # Errors
     /// The bytes are damaged.
-    pub fn restore_births(&mut self, bytes: &[u8]) -> Result<(), sparkplug::Damaged> {
+    pub(crate) fn restore_births(&mut self, bytes: &[u8]) -> Result<(), sparkplug::Damaged> {
         self.sparkplug = Sparkplug::from_bytes(bytes)?;
         Ok(())
     }
@@ -314,14 +314,14 @@ impl Collector {
     }
 
     /// The commands that the messages so far require. They are published now, or never.
-    pub fn rebirths(&mut self) -> impl Iterator<Item = Rebirth> {
+    pub(crate) fn rebirths(&mut self) -> impl Iterator<Item = Rebirth> {
         self.rebirths.drain(..)
     }
 
     /// Decodes one message that was received before and kept: a dead letter, which has no user
     /// properties. It goes through the same code as a new one, in a separate batch. `of_device`: its
     /// sender had authenticated.
-    pub fn decode_again(
+    pub(crate) fn decode_again(
         &mut self,
         topic: &str,
         payload: &[u8],
@@ -345,7 +345,7 @@ impl Collector {
     }
 
     /// Remembers an acknowledged message.
-    pub fn remember(&mut self, note: Note) {
+    pub(crate) fn remember(&mut self, note: Note) {
         self.taken.remember(note);
     }
 

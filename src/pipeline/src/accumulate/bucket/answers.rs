@@ -12,7 +12,7 @@ use store::LoadedBucket;
 
 impl Bucket {
     /// Notes that a load is in flight.
-    pub fn loading(&mut self) {
+    pub(crate) fn loading(&mut self) {
         self.in_flight = Some(Box::new(InFlight {
             acks: Acks::default(),
             since_ms: 0,
@@ -23,14 +23,14 @@ impl Bucket {
     }
 
     /// The load failed; the bucket still needs it.
-    pub fn load_failed(&mut self) {
+    pub(crate) fn load_failed(&mut self) {
         self.attempts = self.attempts.saturating_add(1);
         self.fault();
         self.load_ended();
     }
 
     /// The load was not started; the bucket still needs it.
-    pub fn load_deferred(&mut self) {
+    pub(crate) fn load_deferred(&mut self) {
         self.load_ended();
     }
 
@@ -44,7 +44,7 @@ impl Bucket {
     }
 
     /// The store has accepted `write`; the page now has `count` readings.
-    pub fn written(&mut self, write: &PageWrite, count: u32) -> WriteOutcome {
+    pub(crate) fn written(&mut self, write: &PageWrite, count: u32) -> WriteOutcome {
         let Some(in_flight) = self.in_flight.take() else {
             return WriteOutcome::default();
         };
@@ -63,7 +63,7 @@ impl Bucket {
 
     /// The store has refused `write`, or its result is unknown: its rows are pending again, in
     /// front, and the bucket must be loaded.
-    pub fn came_back(&mut self, write: PageWrite, flag: RowFlags, now_ms: u64) {
+    pub(crate) fn came_back(&mut self, write: PageWrite, flag: RowFlags, now_ms: u64) {
         let Some(mut in_flight) = self.in_flight.take() else {
             return;
         };
@@ -88,7 +88,7 @@ impl Bucket {
     }
 
     /// Like [`Bucket::came_back`], for a statement whose answer was lost because the store failed.
-    pub fn lost(&mut self, write: PageWrite, now_ms: u64) {
+    pub(crate) fn lost(&mut self, write: PageWrite, now_ms: u64) {
         self.came_back(write, RowFlags::LOST, now_ms);
         self.fault();
     }
@@ -96,7 +96,7 @@ impl Bucket {
     /// The store will never accept the statement in flight; the caller owns its rows now. Returns
     /// parts of every acknowledgement that may cover them, to be delivered when the rows are kept
     /// as dead letters.
-    pub fn given_up(&mut self) -> Acks {
+    pub(crate) fn given_up(&mut self) -> Acks {
         (self.attempts, self.faults) = (0, 0);
         // The window counts these rows as stored; a later replay from the dead letters must be
         // looked up.
@@ -110,7 +110,7 @@ impl Bucket {
 
     /// Applies a load: drops rows that are stored already. `from_ms`: the time from which on
     /// readings were requested.
-    pub fn loaded(
+    pub(crate) fn loaded(
         &mut self,
         bucket: &LoadedBucket,
         from_ms: Option<i64>,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use model::{FieldSchema, ReadingKey, RowFlags};
 
 /// A reading on arrival: its values as encoded in its batch, under the names of `schema`.
-pub struct IncomingReading<'a> {
+pub(crate) struct IncomingReading<'a> {
     pub ts_ms: i64,
     pub flags: RowFlags,
     /// When it came ([`crate::accumulate::arrivals`]), of one with the time of receipt.

@@ -86,7 +86,7 @@ impl TargetPage {
 impl Bucket {
     /// Takes the next statement; call only if [`Bucket::next_op`] is `Create` or `Append`.
     /// `keys_max`: how many stored readings it may remember; `storage_mode`: of new buckets.
-    pub fn take(
+    pub(crate) fn take(
         &mut self,
         sensor_id: &SensorId,
         tags: Option<&Arc<Tags>>,

@@ -18,12 +18,12 @@ pub struct UnstoredBucket {
 
 impl Bucket {
     /// Whether it has rows that are not known to be stored.
-    pub fn holds_rows(&self) -> bool {
+    pub(crate) fn holds_rows(&self) -> bool {
         self.rows().next().is_some()
     }
 
     /// The rows in flight, then the pending ones.
-    pub fn rows(&self) -> impl Iterator<Item = &Rows> {
+    pub(crate) fn rows(&self) -> impl Iterator<Item = &Rows> {
         let in_flight = self.in_flight.as_ref().and_then(|f| f.rows.as_deref());
         let pending = self.pending.as_ref().map(|w| &w.rows);
         in_flight
@@ -33,13 +33,13 @@ impl Bucket {
     }
 
     /// The latest known time of its readings.
-    pub fn last_ts_ms(&self) -> Option<i64> {
+    pub(crate) fn last_ts_ms(&self) -> Option<i64> {
         let pending = self.rows().map(Rows::last_ts_ms).max();
         pending.max(Some(self.high_water_ms).filter(|ts| *ts > i64::MIN))
     }
 
     /// A view of the rows in `from_ms..to_ms`; `None` if there are none.
-    pub fn view(&self, from_ms: i64, to_ms: i64) -> Option<UnstoredBucket> {
+    pub(crate) fn view(&self, from_ms: i64, to_ms: i64) -> Option<UnstoredBucket> {
         let mut pending = Pending::new(0);
         for row in self
             .rows()

@@ -2,7 +2,7 @@
 
 /// The effect of an answer.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub struct WriteOutcome {
+pub(crate) struct WriteOutcome {
     /// Readings now known to be stored.
     pub stored: u64,
     /// Readings dropped because they had been stored before.

@@ -84,7 +84,7 @@ impl Sensor {
 
 /// A scan for the sensors with unstored rows that the catalogue may not know.
 #[derive(Debug)]
-pub struct CatalogScan {
+pub(crate) struct CatalogScan {
     sensor_ids: Option<Vec<SensorId>>,
     prefixes: Vec<String>,
     after: Option<SensorId>,
@@ -96,7 +96,7 @@ pub struct CatalogScan {
 impl CatalogScan {
     /// A scan for the first `limit` of these sensors (or of all) that begin with one of the
     /// prefixes, after `after` in byte order.
-    pub fn new(
+    pub(crate) fn new(
         sensor_ids: Option<Vec<SensorId>>,
         prefixes: Vec<String>,
         after: Option<SensorId>,
@@ -134,7 +134,7 @@ impl CatalogScan {
     }
 
     /// The updates found, ordered by sensor.
-    pub fn into_updates(self) -> Vec<CatalogUpdate> {
+    pub(crate) fn into_updates(self) -> Vec<CatalogUpdate> {
         self.found.into_values().collect()
     }
 }
@@ -144,7 +144,7 @@ const LOOK_UP_STEP: usize = 256;
 
 impl Shard {
     /// Does one step of a scan; `true` at the end.
-    pub fn scan_catalog(&self, scan: &mut CatalogScan) -> bool {
+    pub(crate) fn scan_catalog(&self, scan: &mut CatalogScan) -> bool {
         let Some(ids) = scan.sensor_ids.take() else {
             let (sensors, is_last) = self.step(&mut scan.at);
             sensors.for_each(|sensor| scan.look(self, sensor));

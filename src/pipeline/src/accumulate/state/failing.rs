@@ -25,7 +25,7 @@ use model::{Now, Rows};
 use store::{LoadRequest, LoadedBucket};
 
 /// Faults after which a bucket is quarantined.
-pub const QUARANTINE_FAULTS: u32 = 4;
+pub(crate) const QUARANTINE_FAULTS: u32 = 4;
 /// Maximum number of failing buckets tracked; more than that means that the store fails, not single
 /// buckets.
 const FAILING_MAX: usize = 10_000;
@@ -45,7 +45,7 @@ impl Shard {
     }
 
     /// Number of quarantined buckets, also of those that [`Shard::quarantined`] does not list.
-    pub fn quarantined_count(&self) -> usize {
+    pub(crate) fn quarantined_count(&self) -> usize {
         self.failing.quarantined
     }
 
@@ -65,7 +65,7 @@ impl Shard {
     }
 
     /// Buckets quarantined since the last call, at most [`NAMED_MAX`].
-    pub fn take_quarantined(&mut self) -> Vec<Quarantined> {
+    pub(crate) fn take_quarantined(&mut self) -> Vec<Quarantined> {
         std::mem::take(&mut self.failing.fresh)
     }
 

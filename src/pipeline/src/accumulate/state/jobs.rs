@@ -47,7 +47,7 @@ impl Shard {
     }
 
     /// The next job in this lane, as large as the limits of a command allow.
-    pub fn take_in(&mut self, lane: Lane, storage_mode: StorageMode) -> Option<Job> {
+    pub(crate) fn take_in(&mut self, lane: Lane, storage_mode: StorageMode) -> Option<Job> {
         match lane {
             Lane::Load => self.take_loads(),
             // The longer queue first: it has waited longer or fills a command.

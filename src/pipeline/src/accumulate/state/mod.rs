@@ -31,7 +31,7 @@ mod sensors;
 mod settled;
 pub mod snapshot;
 
-pub use bucket_ref::BucketRef;
+pub(crate) use bucket_ref::BucketRef;
 pub use rejected_rows::{RejectCause, RejectedRows};
 
 use std::collections::VecDeque;
@@ -283,7 +283,7 @@ impl Shard {
 
     /// The same shard; its writes also include the registry's tags.
     #[must_use]
-    pub fn with_registry(self, registry: Registry) -> Shard {
+    pub(crate) fn with_registry(self, registry: Registry) -> Shard {
         Shard { registry, ..self }
     }
 

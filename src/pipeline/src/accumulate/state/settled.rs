@@ -7,7 +7,7 @@ use model::BucketStart;
 impl Shard {
     /// The same shard; it also reports which readings are settled.
     #[must_use]
-    pub fn reporting_settled(self) -> Shard {
+    pub(crate) fn reporting_settled(self) -> Shard {
         Shard {
             settled: Some(vec![]),
             ..self
@@ -15,7 +15,7 @@ impl Shard {
     }
 
     /// The rows settled since the last call: stored, found stored, or rejected.
-    pub fn take_settled(&mut self) -> Vec<Settled> {
+    pub(crate) fn take_settled(&mut self) -> Vec<Settled> {
         self.settled
             .as_mut()
             .map(std::mem::take)

@@ -86,7 +86,7 @@ pub struct ShardFleet {
 
 /// A scan over all sensors that collects ids.
 #[derive(Debug)]
-pub struct IdScan {
+pub(crate) struct IdScan {
     prefix: String,
     after: Option<String>,
     limit: usize,
@@ -96,7 +96,7 @@ pub struct IdScan {
 
 impl IdScan {
     /// A scan for the first `limit` ids after `after`, in byte order, that begin with `prefix`.
-    pub fn new(prefix: String, after: Option<String>, limit: usize) -> IdScan {
+    pub(crate) fn new(prefix: String, after: Option<String>, limit: usize) -> IdScan {
         IdScan {
             prefix,
             after,
@@ -128,14 +128,14 @@ impl IdScan {
     }
 
     /// The ids found, in byte order.
-    pub fn into_ids(self) -> Vec<SensorId> {
+    pub(crate) fn into_ids(self) -> Vec<SensorId> {
         self.found.into_sorted_vec()
     }
 }
 
 /// A scan over all sensors for the lists of the fleet.
 #[derive(Debug)]
-pub struct FleetScan {
+pub(crate) struct FleetScan {
     now_ms: i64,
     mono_ms: u64,
     silent_before_ms: i64,
@@ -150,7 +150,7 @@ pub struct FleetScan {
 
 impl FleetScan {
     /// A scan as of now. `silent_before_ms`: see [`ShardQuery::Fleet`](super::super::query).
-    pub fn new(now: Now, silent_before_ms: i64) -> FleetScan {
+    pub(crate) fn new(now: Now, silent_before_ms: i64) -> FleetScan {
         let Now {
             wall_ms: now_ms,
             mono_ms,
@@ -286,14 +286,14 @@ impl Shard {
 
     /// Continues a scan for ids; returns `true` at its end. Finds every sensor that exists during
     /// the whole scan.
-    pub fn scan_ids(&self, scan: &mut IdScan) -> bool {
+    pub(crate) fn scan_ids(&self, scan: &mut IdScan) -> bool {
         let (sensors, is_last) = self.step(&mut scan.at);
         sensors.for_each(|sensor| scan.look(sensor));
         is_last
     }
 
     /// Continues a scan of the fleet; returns the result at its end.
-    pub fn scan_fleet(&self, scan: &mut FleetScan) -> Option<ShardFleet> {
+    pub(crate) fn scan_fleet(&self, scan: &mut FleetScan) -> Option<ShardFleet> {
         let step_ms = self.settings.arrival_step_ms;
         let (sensors, is_last) = self.step(&mut scan.at);
         sensors.for_each(|sensor| scan.look(sensor, step_ms));

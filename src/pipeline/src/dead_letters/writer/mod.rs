@@ -164,7 +164,7 @@ impl DeadLetters {
     ///
     /// # Errors
     /// There is no room; the dead letters are returned.
-    pub fn try_send_one(
+    pub(crate) fn try_send_one(
         &self,
         dead_letters: Vec<DeadLetter>,
         ack: &Ack,
@@ -183,7 +183,7 @@ impl DeadLetters {
     }
 
     /// Like [`DeadLetters::send`], for one acknowledgement.
-    pub async fn send_one(&self, dead_letters: Vec<DeadLetter>, ack: Ack) {
+    pub(crate) async fn send_one(&self, dead_letters: Vec<DeadLetter>, ack: Ack) {
         let mut acks = Acks::default();
         acks.join(&ack);
         self.send(dead_letters, acks).await;

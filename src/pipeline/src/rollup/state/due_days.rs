@@ -14,7 +14,7 @@ const EXPIRY_MARGIN_MS: i64 = 60 * 60 * 1000;
 impl Rollup {
     /// The next days to compute, at most `most`. Days whose hours may have expired are not
     /// computed: they are returned separately, and their marks are removed.
-    pub fn take_days(&mut self, most: usize, now: Now) -> (Vec<SensorDay>, Vec<SensorDay>) {
+    pub(crate) fn take_days(&mut self, most: usize, now: Now) -> (Vec<SensorDay>, Vec<SensorDay>) {
         self.promote(now);
         if self.ready.is_empty() && self.is_short() {
             self.sweep(most, now);

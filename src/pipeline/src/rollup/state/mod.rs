@@ -42,12 +42,12 @@ pub struct RollupSettings {
 const MARK_AGAIN_MS: u64 = 24 * 60 * 60 * 1000;
 /// Marks that are older belong to an instance whose journal was lost; any instance computes their
 /// days.
-pub const ORPHAN_MS: i64 = 2 * 24 * 60 * 60 * 1000;
+pub(crate) const ORPHAN_MS: i64 = 2 * 24 * 60 * 60 * 1000;
 /// Resolution of the wheel.
 const GRAIN_MS: u64 = 100;
 
 /// The row of a reading in its batch, and its sensor's hash.
-pub type RowRef = (u32, u64);
+pub(crate) type RowRef = (u32, u64);
 
 /// Readings of one bucket that are stored now, or will not be.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -189,7 +189,7 @@ impl Rollup {
     }
 
     /// Whether no acknowledgement waits for a mark.
-    pub fn is_marked(&self) -> bool {
+    pub(crate) fn is_marked(&self) -> bool {
         self.entries
             .iter()
             .all(|(_, entry)| entry.mark != Mark::Pending)
@@ -278,7 +278,7 @@ impl Rollup {
     }
 
     /// The next marks to write.
-    pub fn take_marks(&mut self, most: usize) -> Vec<DayMark> {
+    pub(crate) fn take_marks(&mut self, most: usize) -> Vec<DayMark> {
         let slots = self
             .to_mark
             .drain(..self.to_mark.len().min(most))
@@ -290,7 +290,7 @@ impl Rollup {
     }
 
     /// Whether marks wait to be written or removed.
-    pub fn has_marks(&self) -> bool {
+    pub(crate) fn has_marks(&self) -> bool {
         !self.to_mark.is_empty() || !self.to_clear.is_empty()
     }
 
@@ -314,14 +314,14 @@ impl Rollup {
     }
 
     /// The next marks to remove.
-    pub fn take_clears(&mut self, most: usize) -> Vec<DayMark> {
+    pub(crate) fn take_clears(&mut self, most: usize) -> Vec<DayMark> {
         self.to_clear
             .drain(..self.to_clear.len().min(most))
             .collect()
     }
 
     /// Marks that may not have been removed.
-    pub fn not_cleared(&mut self, marks: Vec<DayMark>) {
+    pub(crate) fn not_cleared(&mut self, marks: Vec<DayMark>) {
         self.to_clear.extend(marks);
     }
 

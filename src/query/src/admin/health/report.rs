@@ -34,7 +34,7 @@ pub struct Report {
     pub quarantine: Vec<QuarantinedBucket>,
     /// How old readings may get before they are written, in milliseconds: `flush.max_age` to
     /// `flush.max_age_busy`. Absent with `ack = "stored"`.
-    pub flush_age_ms: Option<u64>,
+    pub(crate) flush_age_ms: Option<u64>,
 }
 
 /// A port with TLS in [`Report`].
@@ -79,7 +79,7 @@ pub struct StoreReport {
     /// The last error that prevents it; absent if it is `ok`.
     pub error: Option<String>,
     /// Time of the last ping or request that succeeded (RFC 3339).
-    pub last_ok: Option<String>,
+    pub(crate) last_ok: Option<String>,
     /// The kinds of requests that fail. One may fail while others succeed.
     pub failing: Vec<FailingReport>,
     /// How long the oldest reading has waited that is accepted and not stored; absent if all are

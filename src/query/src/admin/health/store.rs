@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 
 use super::report::{FailingReport, StoreReport, rfc3339};
 use model::Now;
-pub use store::{Ability, Outcome, StoreError, StoreErrorKind};
+pub(super) use store::{Ability, Outcome, StoreError, StoreErrorKind};
 
 /// How often failures of one kind of request are logged.
 const LOG_EVERY_MS: u64 = 60_000;

@@ -157,7 +157,7 @@ impl Runner {
 }
 
 /// The text of a query in the log, once it is known.
-pub type Shown = Arc<OnceLock<String>>;
+pub(super) type Shown = Arc<OnceLock<String>>;
 /// Where the result goes.
 pub(super) type Reply<T> = oneshot::Sender<Result<T, PrometheusError>>;
 

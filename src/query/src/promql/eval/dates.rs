@@ -31,38 +31,38 @@ fn month_length(year: i64, month: i64) -> i64 {
     DAYS[month as usize - 1] + i64::from(month == 2 && is_leap(year))
 }
 
-pub fn days_in_month(seconds: i64) -> f64 {
+pub(crate) fn days_in_month(seconds: i64) -> f64 {
     let (year, month, _) = civil(seconds);
     month_length(year, month) as f64
 }
 
-pub fn day_of_month(seconds: i64) -> f64 {
+pub(crate) fn day_of_month(seconds: i64) -> f64 {
     civil(seconds).2 as f64
 }
 
 /// 0 is Sunday.
-pub fn day_of_week(seconds: i64) -> f64 {
+pub(crate) fn day_of_week(seconds: i64) -> f64 {
     (seconds.div_euclid(DAY_S) + 4).rem_euclid(7) as f64
 }
 
-pub fn day_of_year(seconds: i64) -> f64 {
+pub(crate) fn day_of_year(seconds: i64) -> f64 {
     let (year, month, day) = civil(seconds);
     ((1..month).map(|m| month_length(year, m)).sum::<i64>() + day) as f64
 }
 
-pub fn hour(seconds: i64) -> f64 {
+pub(crate) fn hour(seconds: i64) -> f64 {
     (seconds.rem_euclid(DAY_S) / 3600) as f64
 }
 
-pub fn minute(seconds: i64) -> f64 {
+pub(crate) fn minute(seconds: i64) -> f64 {
     (seconds.rem_euclid(3600) / 60) as f64
 }
 
-pub fn month(seconds: i64) -> f64 {
+pub(crate) fn month(seconds: i64) -> f64 {
     civil(seconds).1 as f64
 }
 
-pub fn year(seconds: i64) -> f64 {
+pub(crate) fn year(seconds: i64) -> f64 {
     civil(seconds).0 as f64
 }
 

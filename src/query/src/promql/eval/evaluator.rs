@@ -19,7 +19,7 @@ impl Stop {
     }
 
     /// The time limit is reached.
-    pub fn time_out(&self) {
+    pub(crate) fn time_out(&self) {
         self.0.store(2, Ordering::Relaxed);
     }
 
@@ -44,7 +44,7 @@ pub struct Evaluated {
     /// Probably not intended.
     pub warnings: Vec<String>,
     /// Possibly not intended.
-    pub infos: Vec<String>,
+    pub(crate) infos: Vec<String>,
 }
 
 /// Bytes of label values that one query may write with `label_replace` and `label_join`. Nested

@@ -8,7 +8,7 @@ mod aggregate;
 mod binary;
 mod calls;
 mod collect;
-pub mod dates;
+pub(crate) mod dates;
 mod evaluator;
 mod grid;
 mod label_calls;

@@ -53,7 +53,7 @@ pub struct SummarisedBucket {
     /// Its end, exclusive.
     pub end_ms: i64,
     /// Whether it is made of hours.
-    pub is_day: bool,
+    pub(crate) is_day: bool,
     /// The earliest time of its readings, of any field.
     pub first_ts_ms: i64,
     /// The latest time of its readings, of any field.
@@ -70,7 +70,7 @@ pub struct SummarisedBucket {
 
 /// What must be loaded of a bucket before its windows can be answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Need {
+pub(crate) enum Need {
     /// The summary suffices.
     Nothing,
     /// The readings at the bucket's start.
@@ -103,7 +103,7 @@ impl SummarisedBucket {
     }
 
     /// The parts still to be loaded for these windows.
-    pub fn need(&self, windows: &Windows) -> Need {
+    pub(crate) fn need(&self, windows: &Windows) -> Need {
         if self.samples.is_some() {
             return Need::Nothing;
         }

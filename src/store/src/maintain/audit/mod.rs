@@ -103,12 +103,12 @@ impl Kind {
     }
 
     /// Whether it is only a note and does not count as a difference.
-    pub fn is_note(&self) -> bool {
+    pub(crate) fn is_note(&self) -> bool {
         matches!(self, Kind::Leftover { .. })
     }
 
     /// Why a repair is impossible; `None` if it is possible.
-    pub fn beyond_repair(&self) -> Option<&'static str> {
+    pub(crate) fn beyond_repair(&self) -> Option<&'static str> {
         match self {
             Kind::Outside { .. } => {
                 Some("readings are not moved to another bucket: find out how they got there")

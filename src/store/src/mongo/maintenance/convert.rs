@@ -458,7 +458,7 @@ fn held(bucket: &StoredBucket) -> Result<u64, NotInPages> {
 
 /// Whether the server refused this kind of delete: InvalidOptions (6.0), IllegalOperation, or
 /// CommandNotSupported.
-pub fn is_refusal(error: &mongodb::error::Error) -> bool {
+pub(crate) fn is_refusal(error: &mongodb::error::Error) -> bool {
     use mongodb::error::{ErrorKind, WriteFailure};
     let code = match error.kind.as_ref() {
         ErrorKind::Write(WriteFailure::WriteError(e)) => Some(e.code),

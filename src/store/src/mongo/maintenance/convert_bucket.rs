@@ -27,7 +27,7 @@ const COMMITS: u32 = 5;
 
 /// The outcome of one attempt to convert a bucket.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Attempt {
+pub(crate) enum Attempt {
     /// The documents now have the new storage mode; number of readings.
     Done(u64),
     /// There was nothing to do.
@@ -39,7 +39,8 @@ pub enum Attempt {
 }
 
 /// Called after each step; an error ends the conversion there, as a crash would.
-pub type StepHook<'a> = &'a (dyn Fn(Step, &BucketKey) -> Result<(), MaintainError> + Send + Sync);
+pub(crate) type StepHook<'a> =
+    &'a (dyn Fn(Step, &BucketKey) -> Result<(), MaintainError> + Send + Sync);
 
 /// The writes of a swap: a replacement for page 0, pages to delete and pages to insert. Atomic.
 struct BucketConversion {
@@ -51,7 +52,7 @@ struct BucketConversion {
 impl Collections {
     /// Converts pages to measurements. If the bucket is in time-series mode already, converts only
     /// its stray pages.
-    pub async fn move_to_series(
+    pub(crate) async fn move_to_series(
         &self,
         key: &BucketKey,
         on_step: StepHook<'_>,
@@ -147,7 +148,7 @@ impl Collections {
 
     /// Folds the stray pages of a time-series bucket into measurements; returns `false` if another
     /// writer changed the bucket.
-    pub async fn fold(&self, bucket: &StoredBucket) -> Result<bool, MaintainError> {
+    pub(crate) async fn fold(&self, bucket: &StoredBucket) -> Result<bool, MaintainError> {
         Ok(matches!(
             self.move_to_series(&bucket.key, &|_, _| Ok(())).await?,
             Attempt::Done(_) | Attempt::Nothing
@@ -156,7 +157,7 @@ impl Collections {
 
     /// Converts measurements to pages of at most `limits` readings and bytes; `once`: keep only the
     /// first of equal ones.
-    pub async fn move_to_pages(
+    pub(crate) async fn move_to_pages(
         &self,
         key: &BucketKey,
         limits: (u32, u64),

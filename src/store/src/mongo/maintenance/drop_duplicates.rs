@@ -35,7 +35,7 @@ const DELETE_MAX: usize = 1000;
 
 /// How duplicates were removed from a bucket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Dropped {
+pub(crate) enum Dropped {
     /// Measurements were deleted; the bucket must be recomputed.
     Deleted,
     /// The bucket now consists of pages.
@@ -58,7 +58,7 @@ struct Extras {
 impl Collections {
     /// Removes all but one of equal measurements from a time-series bucket; `pages`: maximum
     /// readings and bytes of a page.
-    pub async fn drop_measured(
+    pub(crate) async fn drop_measured(
         &self,
         bucket: &StoredBucket,
         pages: (u32, u64),

@@ -485,13 +485,13 @@ impl Run<'_> {
 }
 
 /// Sensor-hours that have measurements.
-pub struct Hours {
+pub(crate) struct Hours {
     cursor: mongodb::Cursor<RawDocumentBuf>,
 }
 
 impl Hours {
     /// Returns the next ones, at most [`HOURS_MAX`].
-    pub async fn next(&mut self) -> Result<Option<Vec<BucketKey>>, MaintainError> {
+    pub(crate) async fn next(&mut self) -> Result<Option<Vec<BucketKey>>, MaintainError> {
         let mut keys = vec![];
         while keys.len() < HOURS_MAX
             && let Some(found) = self
@@ -517,7 +517,7 @@ impl Hours {
 impl Collections {
     /// The sensor-hours of a selection that have measurements, unordered; the server groups them,
     /// on disk if necessary.
-    pub async fn hours(&self, selection: &Selection) -> Result<Hours, MaintainError> {
+    pub(crate) async fn hours(&self, selection: &Selection) -> Result<Hours, MaintainError> {
         let end = selection
             .to_ms
             .saturating_add(self.span_ms - 1)
@@ -548,7 +548,7 @@ impl Collections {
     }
 
     /// The storage mode according to page 0 of each bucket, if there is one.
-    pub async fn storage_modes(
+    pub(crate) async fn storage_modes(
         &self,
         keys: &[BucketKey],
     ) -> Result<Vec<(BucketKey, StorageMode)>, MaintainError> {

@@ -17,7 +17,7 @@ use model::{BucketKey, FieldSummary, Number, Rows, StorageMode};
 /// A filter that matches a page only if it is exactly as it was read: same version, seal and
 /// storage mode. Every writer changes at least one of them. The number of `readings` is compared as
 /// well, against manual changes.
-pub fn unchanged_filter(key: &BucketKey, page: &StoredPage) -> Document {
+pub(crate) fn unchanged_filter(key: &BucketKey, page: &StoredPage) -> Document {
     let count = match page.count {
         Some(n) => Bson::Int64(n),
         None => Bson::from(doc! { "$not": { "$type": "number" } }),
@@ -47,7 +47,7 @@ pub fn unchanged_filter(key: &BucketKey, page: &StoredPage) -> Document {
     filter
 }
 
-pub fn summary(recomputed: &Recomputed) -> Document {
+pub(crate) fn summary(recomputed: &Recomputed) -> Document {
     let num = |n: Number| match n {
         Number::Int(v) => Bson::Int64(v),
         Number::Double(v) => Bson::Double(v),
@@ -62,7 +62,7 @@ pub fn summary(recomputed: &Recomputed) -> Document {
         .collect()
 }
 
-pub fn readings(rows: &Rows) -> Array {
+pub(crate) fn readings(rows: &Rows) -> Array {
     let reading = |row: model::rows::Row<'_>| {
         let mut reading = doc! { "ts": DateTime::from_millis(row.ts_ms) };
         reading.extend(
@@ -88,7 +88,7 @@ fn counted(recomputed: &Recomputed, unreadable: u32) -> Document {
 }
 
 /// A complete document of a bucket, without readings.
-pub fn document(
+pub(crate) fn document(
     bucket: &StoredBucket,
     page: u32,
     tags: Document,
@@ -115,7 +115,11 @@ pub fn document(
 /// The documents of a bucket in time-series mode: one, or as many as its fields need or a writer
 /// expects. How the count of measurements is distributed over them has no meaning
 /// ([`crate::summary_pages`]); all but the last are sealed.
-pub fn summaries(bucket: &StoredBucket, tags: &Document, recomputed: &Recomputed) -> Vec<Document> {
+pub(crate) fn summaries(
+    bucket: &StoredBucket,
+    tags: &Document,
+    recomputed: &Recomputed,
+) -> Vec<Document> {
     let fields: BTreeMap<String, FieldSummary> = recomputed
         .fields
         .iter()
@@ -154,7 +158,7 @@ pub fn summaries(bucket: &StoredBucket, tags: &Document, recomputed: &Recomputed
 }
 
 /// Whether the change was applied: `false` if the document had changed since it was read.
-pub type Applied = Result<bool, MaintainError>;
+pub(crate) type Applied = Result<bool, MaintainError>;
 
 impl Collections {
     async fn set(&self, filter: Document, set: Document) -> Applied {
@@ -172,7 +176,7 @@ impl Collections {
     /// A repair never lowers the count of an open page. The count is its version, and a service
     /// that has read an earlier count could match the same number again after further appends. A
     /// page whose count is lowered is sealed.
-    pub async fn rewrite(
+    pub(crate) async fn rewrite(
         &self,
         key: &BucketKey,
         page: &StoredPage,
@@ -195,14 +199,14 @@ impl Collections {
     }
 
     /// Seals a page that has a successor.
-    pub async fn seal(&self, key: &BucketKey, page: &StoredPage) -> Applied {
+    pub(crate) async fn seal(&self, key: &BucketKey, page: &StoredPage) -> Applied {
         self.set(unchanged_filter(key, page), doc! { "has_overflow": true })
             .await
     }
 
     /// Inserts an empty sealed page in place of a missing one, so that the pages after it are found
     /// again.
-    pub async fn fill_gap(&self, bucket: &StoredBucket, page: u32) -> Applied {
+    pub(crate) async fn fill_gap(&self, bucket: &StoredBucket, page: u32) -> Applied {
         let Some(next) = bucket.pages.iter().find(|p| p.page > page) else {
             return Ok(false);
         };
@@ -243,7 +247,7 @@ impl Collections {
 }
 
 /// Whether an insert failed because a document with the same id exists.
-pub fn is_duplicate(error: &mongodb::error::Error) -> bool {
+pub(crate) fn is_duplicate(error: &mongodb::error::Error) -> bool {
     use mongodb::error::{ErrorKind, WriteFailure};
     let code = match error.kind.as_ref() {
         ErrorKind::Write(WriteFailure::WriteError(e)) => Some(e.code),

@@ -34,7 +34,7 @@ pub struct Collections {
 
 /// The state of the time-series collection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Native {
+pub(crate) enum Native {
     /// It does not exist, or it is not as hourbucket creates it.
     Absent,
     /// It exists; `expire_s`: its `expireAfterSeconds`.
@@ -42,7 +42,7 @@ pub enum Native {
 }
 
 /// Converts a driver error, prefixed with the failed step.
-pub fn failed(what: &'static str) -> impl Fn(mongodb::error::Error) -> MaintainError {
+pub(crate) fn failed(what: &'static str) -> impl Fn(mongodb::error::Error) -> MaintainError {
     move |error| MaintainError::Server(format!("{what}: {}", describe(&error)))
 }
 
@@ -70,7 +70,7 @@ impl MongoStore {
     }
 
     /// Inspects the time-series collection, and how the server can read it.
-    pub async fn measurements_collection(&self) -> Result<Native, MaintainError> {
+    pub(crate) async fn measurements_collection(&self) -> Result<Native, MaintainError> {
         let hello = self
             .db
             .run_command(doc! { "hello": 1 })
@@ -105,7 +105,7 @@ impl MongoStore {
     }
 }
 
-pub fn selected(selection: &Selection) -> Document {
+pub(crate) fn selected(selection: &Selection) -> Document {
     let span = doc! {
         "$gte": DateTime::from_millis(selection.from_ms), "$lt": DateTime::from_millis(selection.to_ms),
     };
@@ -116,18 +116,18 @@ pub fn selected(selection: &Selection) -> Document {
     filter
 }
 
-pub fn of_bucket(key: &BucketKey) -> Document {
+pub(crate) fn of_bucket(key: &BucketKey) -> Document {
     doc! { "sensor_id": &*key.sensor_id, "bucket_start": DateTime::from_millis(key.start.0) }
 }
 
 /// The filter for the measurements of one bucket.
-pub fn measured_in(key: &BucketKey, end_ms: i64) -> Document {
+pub(crate) fn measured_in(key: &BucketKey, end_ms: i64) -> Document {
     let span =
         doc! { "$gte": DateTime::from_millis(key.start.0), "$lt": DateTime::from_millis(end_ms) };
     doc! { "meta.sensor_id": &*key.sensor_id, "ts": span }
 }
 
-pub fn page_id(key: &BucketKey, page: u32) -> Document {
+pub(crate) fn page_id(key: &BucketKey, page: u32) -> Document {
     doc! { "sensor_id": &*key.sensor_id, "bucket_start": DateTime::from_millis(key.start.0), "page": page as i32 }
 }
 
@@ -135,7 +135,7 @@ impl Collections {
     /// Reads one bucket; `measured`: its measurements too, in either storage mode. The pages are
     /// read from the last to the first. A page is sealed before the next one is created, so in this
     /// order a correctly written page is never seen unsealed if it has a successor.
-    pub async fn bucket(
+    pub(crate) async fn bucket(
         &self,
         key: &BucketKey,
         measured: bool,
@@ -172,7 +172,7 @@ impl Collections {
     }
 
     /// Reads the measurements of a bucket, ordered by time.
-    pub async fn measure(&self, bucket: &mut StoredBucket) -> Result<(), MaintainError> {
+    pub(crate) async fn measure(&self, bucket: &mut StoredBucket) -> Result<(), MaintainError> {
         let what = failed("reading measurements");
         let filter = measured_in(&bucket.key, bucket.end_ms);
         let mut cursor = self
@@ -196,7 +196,7 @@ impl Collections {
     }
 
     /// Streams all selected buckets, sensor by sensor in index order, without measurements.
-    pub async fn stream(&self, selection: &Selection) -> Result<Stream<'_>, MaintainError> {
+    pub(crate) async fn stream(&self, selection: &Selection) -> Result<Stream<'_>, MaintainError> {
         let sort = doc! { "sensor_id": 1, "bucket_start": -1, "page": 1 };
         let cursor = self.buckets.find(selected(selection)).sort(sort).await;
         Ok(Stream {
@@ -208,7 +208,7 @@ impl Collections {
 
     /// Parses a document of `sensor_buckets` into its bucket, the bucket's end, and the page.
     /// `None` if its id is not one that hourbucket writes.
-    pub fn parse(&self, found: &RawDocument) -> Option<(BucketKey, i64, StoredPage)> {
+    pub(crate) fn parse(&self, found: &RawDocument) -> Option<(BucketKey, i64, StoredPage)> {
         let key = key_of(found)?;
         let number = |name: &str| found.get(name).ok().flatten().and_then(int);
         let time = |name: &str| found.get_datetime(name).ok().map(|d| d.timestamp_millis());
@@ -247,7 +247,7 @@ impl Collections {
 }
 
 /// The bucket of a document of `sensor_buckets`, or of its projection.
-pub fn key_of(found: &RawDocument) -> Option<BucketKey> {
+pub(crate) fn key_of(found: &RawDocument) -> Option<BucketKey> {
     let sensor_id = found.get_str("sensor_id").ok()?.into();
     Some(BucketKey {
         sensor_id,
@@ -255,14 +255,14 @@ pub fn key_of(found: &RawDocument) -> Option<BucketKey> {
     })
 }
 
-pub struct Stream<'a> {
+pub(crate) struct Stream<'a> {
     of: &'a Collections,
     cursor: Cursor<RawDocumentBuf>,
     next: Option<(BucketKey, i64, StoredPage)>,
 }
 
 impl Stream<'_> {
-    pub async fn next(&mut self) -> Result<Option<StoredBucket>, MaintainError> {
+    pub(crate) async fn next(&mut self) -> Result<Option<StoredBucket>, MaintainError> {
         let mut bucket: Option<StoredBucket> = self.next.take().map(|page| self.begin(page));
         while let Some(found) = self
             .cursor
@@ -296,7 +296,7 @@ impl Stream<'_> {
 
 /// Adds a stored reading. Returns `false`, and adds nothing, for a document that hourbucket cannot
 /// have written.
-pub fn push(rows: &mut Rows, reading: &RawDocument, skip: &[&str]) -> bool {
+pub(crate) fn push(rows: &mut Rows, reading: &RawDocument, skip: &[&str]) -> bool {
     let Ok(ts) = reading.get_datetime("ts") else {
         return false;
     };
@@ -321,7 +321,7 @@ pub fn push(rows: &mut Rows, reading: &RawDocument, skip: &[&str]) -> bool {
     true
 }
 
-pub fn summary_of(summary: &RawDocument) -> BTreeMap<String, Option<FieldSummary>> {
+pub(crate) fn summary_of(summary: &RawDocument) -> BTreeMap<String, Option<FieldSummary>> {
     let num = |of: &RawDocument, name: &str| match of.get(name).ok()?? {
         RawBsonRef::Double(v) => Some(Number::Double(v)),
         RawBsonRef::Int64(v) => Some(Number::Int(v)),
@@ -345,7 +345,7 @@ pub fn summary_of(summary: &RawDocument) -> BTreeMap<String, Option<FieldSummary
         .collect()
 }
 
-pub fn entries(tags: &RawDocument) -> BTreeMap<String, String> {
+pub(crate) fn entries(tags: &RawDocument) -> BTreeMap<String, String> {
     let entry = |(name, value): (&mongodb::bson::raw::CStr, RawBsonRef<'_>)| {
         Some((name.as_str().to_owned(), value.as_str()?.to_owned()))
     };
@@ -359,14 +359,14 @@ fn tags_of(meta: &RawDocument) -> BTreeMap<String, String> {
     meta.get_document("tags").map(entries).unwrap_or_default()
 }
 
-pub fn tags_document(tags: &BTreeMap<String, String>) -> Document {
+pub(crate) fn tags_document(tags: &BTreeMap<String, String>) -> Document {
     tags.iter()
         .map(|(k, v)| (k.clone(), Bson::from(v.as_str())))
         .collect()
 }
 
 /// A value as BSON; integers stay integers.
-pub fn value_bson(value: ValueRef<'_>) -> Bson {
+pub(crate) fn value_bson(value: ValueRef<'_>) -> Bson {
     match value {
         ValueRef::Double(v) => Bson::Double(v),
         ValueRef::Int(v) => Bson::Int64(v),

@@ -65,7 +65,7 @@ impl Measured {
 
 impl Load<'_> {
     /// Reads the measurements of these requests.
-    pub async fn measurements(&self, places: &[usize]) {
+    pub(crate) async fn measurements(&self, places: &[usize]) {
         places.iter().for_each(|r| self.expect(*r, 1));
         together(
             self.groups(places)

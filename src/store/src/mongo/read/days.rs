@@ -87,7 +87,7 @@ fn mark_of(found: &RawDocument) -> Option<DayMark> {
     })
 }
 
-pub fn day_of(found: &RawDocument) -> Option<(i64, DaySummary)> {
+pub(crate) fn day_of(found: &RawDocument) -> Option<(i64, DaySummary)> {
     let time = |name: &str| found.get_datetime(name).ok().map(|d| d.timestamp_millis());
     let summary = found
         .get_document("summary")

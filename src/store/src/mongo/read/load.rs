@@ -58,7 +58,7 @@ struct Slot {
 }
 
 /// A batch of requests in progress.
-pub struct Load<'a> {
+pub(crate) struct Load<'a> {
     pub store: &'a MongoStore,
     pub requests: &'a [LoadRequest],
     slots: Mutex<Vec<Slot>>,
@@ -66,7 +66,7 @@ pub struct Load<'a> {
 
 impl MongoStore {
     /// Loads the requested buckets; see [`crate::Store::load`].
-    pub async fn load_all(
+    pub(crate) async fn load_all(
         &self,
         requests: &[LoadRequest],
         within: Option<Duration>,
@@ -234,7 +234,7 @@ impl Load<'_> {
     }
 
     /// Reads the heads of all pages of these buckets.
-    pub async fn heads(&self, places: &[usize]) -> Result<(), StoreError> {
+    pub(crate) async fn heads(&self, places: &[usize]) -> Result<(), StoreError> {
         let first: Vec<PageKey> = places.iter().map(|r| (*r, 0)).collect();
         let mut sealed = vec![];
         for ((r, _), (head, storage_mode)) in self
@@ -391,31 +391,31 @@ impl Load<'_> {
         Ok(found.into_iter().filter_map(entry).collect())
     }
 
-    pub fn slots_of<T>(&self, r: usize, look: impl FnOnce(&mut LoadedBucket) -> T) -> T {
+    pub(crate) fn slots_of<T>(&self, r: usize, look: impl FnOnce(&mut LoadedBucket) -> T) -> T {
         look(&mut self.slots()[r].bucket)
     }
 
     /// Sets how many pieces a request needs; with 0 it is complete.
-    pub fn expect(&self, r: usize, pieces: usize) {
+    pub(crate) fn expect(&self, r: usize, pieces: usize) {
         let mut slots = self.slots();
         slots[r].pieces = pieces;
         slots[r].finish();
     }
 
     /// Marks these requests as started.
-    pub fn begin(&self, places: &[usize]) {
+    pub(crate) fn begin(&self, places: &[usize]) {
         let mut slots = self.slots();
         places.iter().for_each(|r| slots[*r].begun = true);
     }
 
-    pub fn piece_done(&self, r: usize) {
+    pub(crate) fn piece_done(&self, r: usize) {
         let mut slots = self.slots();
         slots[r].pieces = slots[r].pieces.saturating_sub(1);
         slots[r].finish();
     }
 
     /// Fails these requests unless they already have a result.
-    pub fn fail(&self, places: &[usize], error: &StoreError) {
+    pub(crate) fn fail(&self, places: &[usize], error: &StoreError) {
         let mut slots = self.slots();
         for r in places {
             slots[*r].answer.get_or_insert_with(|| Err(error.clone()));
@@ -436,7 +436,7 @@ impl Slot {
 }
 
 /// Runs these futures, at most [`COMMANDS_MAX`] at a time.
-pub async fn together(futures: Vec<impl Future<Output = ()>>) {
+pub(crate) async fn together(futures: Vec<impl Future<Output = ()>>) {
     stream::iter(futures)
         .for_each_concurrent(COMMANDS_MAX, |future| future)
         .await;

@@ -117,7 +117,7 @@ impl MongoStore {
     }
 
     /// The start of each sensor's first bucket; `None` if it has none.
-    pub async fn read_first_buckets(
+    pub(crate) async fn read_first_buckets(
         &self,
         sensors: &[SensorId],
     ) -> Result<Vec<Option<BucketStart>>, StoreError> {
@@ -286,7 +286,7 @@ async fn some_measurements(
 }
 
 /// Returns the next sensor ids in order: one index seek each, without reading a document.
-pub async fn next_sensors(
+pub(crate) async fn next_sensors(
     buckets: &Collection<RawDocumentBuf>,
     q: &SensorQuery,
 ) -> Found<Vec<String>> {

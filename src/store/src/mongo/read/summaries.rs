@@ -31,13 +31,16 @@ const CONCURRENT: usize = 2;
 const TIME_MAX: Duration = Duration::from_secs(8);
 
 impl MongoStore {
-    pub async fn read_summaries(&self, q: &SummaryQuery) -> Result<SummaryResults, StoreError> {
+    pub(crate) async fn read_summaries(
+        &self,
+        q: &SummaryQuery,
+    ) -> Result<SummaryResults, StoreError> {
         let of = self.collections();
         let q = q.clone();
         self.read(async move { summaries(&of, &q).await }).await
     }
 
-    pub async fn read_edges(&self, q: &EdgeQuery) -> Result<Edges, StoreError> {
+    pub(crate) async fn read_edges(&self, q: &EdgeQuery) -> Result<Edges, StoreError> {
         let of = self.collections();
         let q = q.clone();
         self.read(async move {
@@ -53,7 +56,7 @@ impl MongoStore {
 
 /// Projects the other members of a page or day that are needed, and the summaries of these fields:
 /// of all, if the list is empty or too long.
-pub fn projection(others: &[&str], fields: &[String]) -> Document {
+pub(crate) fn projection(others: &[&str], fields: &[String]) -> Document {
     let mut projection = doc! { "_id": 0 };
     projection.extend(
         others

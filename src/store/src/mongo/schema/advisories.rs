@@ -45,7 +45,7 @@ const ADVISORIES: [Advisory; 3] = [
 
 /// The warning for an operator who uses time-series collections on this version. `None` if the
 /// version has no known fault or cannot be parsed.
-pub fn warning(version: &str) -> Option<String> {
+pub(crate) fn warning(version: &str) -> Option<String> {
     let found = parse(version)?;
     let hits = ADVISORIES.iter().filter_map(|a| {
         let (_, fixed) = a
@@ -85,7 +85,7 @@ fn parse(version: &str) -> Option<Version> {
 
 /// Whether a server of this version may support time-series collections: an estimate before it is
 /// tried.
-pub fn may_be_native(version: &str) -> bool {
+pub(crate) fn may_be_native(version: &str) -> bool {
     parse(version).is_some_and(|v| v >= (5, 0, 0))
 }
 

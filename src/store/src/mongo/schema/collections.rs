@@ -26,13 +26,13 @@ use model::Span;
 
 /// Retention periods in seconds; `None`: forever.
 #[derive(Debug, Clone, Copy)]
-pub struct Retention {
+pub(crate) struct Retention {
     /// Pages and summaries, after the end of their bucket.
-    pub buckets_s: Option<i64>,
+    pub(crate) buckets_s: Option<i64>,
     /// Measurements, if they are removed before their summaries; the margin is included.
-    pub measurements_s: Option<i64>,
+    pub(crate) measurements_s: Option<i64>,
     /// Dead letters, after their receipt.
-    pub dead_letters_s: i64,
+    pub(crate) dead_letters_s: i64,
 }
 
 /// The server refuses an `expireAfterSeconds` that reaches back before 1970 (only in time-series
@@ -42,7 +42,7 @@ const READINGS_S_MAX: i64 = 1_500_000_000;
 impl Retention {
     /// Retention of measurements, after their own time (see above). A longer one than the server
     /// supports becomes unlimited, never shorter.
-    pub fn readings_s(self, span: Span) -> Option<i64> {
+    pub(crate) fn readings_s(self, span: Span) -> Option<i64> {
         let kept_s = self.measurements_s.into_iter().chain(self.buckets_s).min();
         kept_s
             .map(|s| s.saturating_add(span.ms() / 1000))
@@ -55,7 +55,7 @@ impl Retention {
 ///
 /// # Errors
 /// The first step that failed.
-pub async fn prepare(
+pub(crate) async fn prepare(
     setup: &Setup<'_>,
     span: Span,
     keep: Retention,

@@ -22,7 +22,10 @@ const DAY_MAX_S: i64 = 25 * 60 * 60;
 ///
 /// # Errors
 /// The first step that failed, or that the database has days of another zone.
-pub async fn prepare(setup: &Setup<'_>, rollup: RollupSchema) -> Result<Vec<String>, SchemaError> {
+pub(crate) async fn prepare(
+    setup: &Setup<'_>,
+    rollup: RollupSchema,
+) -> Result<Vec<String>, SchemaError> {
     let mut done = vec![];
     record_zone(setup, rollup.zone).await?;
     let found = setup.list(&[DAYS, PENDING_DAYS, DAY_SUMMARIES]).await?;
@@ -53,7 +56,7 @@ pub async fn prepare(setup: &Setup<'_>, rollup: RollupSchema) -> Result<Vec<Stri
 ///
 /// # Errors
 /// What does not match, and what to do.
-pub async fn check(setup: &Setup<'_>, zone: Zone) -> Result<(), SchemaError> {
+pub(crate) async fn check(setup: &Setup<'_>, zone: Zone) -> Result<(), SchemaError> {
     let find = doc! {
         "find": META, "filter": { "_id": ID }, "limit": 1, "readConcern": { "level": "majority" },
     };

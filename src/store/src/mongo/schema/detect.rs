@@ -30,13 +30,13 @@ use crate::mongo::setup::{
 use model::Span;
 
 /// Its time field.
-pub const TIME_FIELD: &str = "ts";
+pub(crate) const TIME_FIELD: &str = "ts";
 /// Its meta field: `{sensor_id, tags}`.
-pub const META_FIELD: &str = "meta";
+pub(crate) const META_FIELD: &str = "meta";
 
 /// The outcome of the detection.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Native {
+pub(crate) enum Native {
     /// A matching time-series collection exists.
     Fits {
         /// Whether this run created it.
@@ -50,7 +50,7 @@ pub enum Native {
 
 /// Why the outcome is undetermined, or the collection unusable.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Obstacle {
+pub(crate) enum Obstacle {
     /// An object of another type has the name: `collection` or `view`.
     OtherKind(String),
     /// A time-series collection with other fields.
@@ -65,7 +65,7 @@ pub enum Obstacle {
 
 /// The observations about the collection.
 #[derive(Debug, Default)]
-pub struct Observed<'a> {
+pub(crate) struct Observed<'a> {
     /// Its entry in `listCollections` before the creation.
     pub before: Option<&'a Document>,
     /// The response to `create`, if it was sent.
@@ -75,7 +75,7 @@ pub struct Observed<'a> {
 }
 
 /// Classifies the observations; see the table above.
-pub fn classify(seen: Observed<'_>) -> Result<Native, Obstacle> {
+pub(crate) fn classify(seen: Observed<'_>) -> Result<Native, Obstacle> {
     if let Some(found) = seen.before {
         return fits(found).map(|()| Native::Fits { made: false });
     }
@@ -101,13 +101,13 @@ pub fn classify(seen: Observed<'_>) -> Result<Native, Obstacle> {
 ///
 /// # Errors
 /// The collections cannot be listed.
-pub async fn is_there(setup: &Setup<'_>) -> Result<bool, SchemaError> {
+pub(crate) async fn is_there(setup: &Setup<'_>) -> Result<bool, SchemaError> {
     let found = setup.list(&[READINGS]).await?;
     Ok(found.get(READINGS).is_some_and(|entry| fits(entry).is_ok()))
 }
 
 /// Whether an entry of `listCollections` is a time-series collection with the expected fields.
-pub fn fits(found: &Document) -> Result<(), Obstacle> {
+pub(crate) fn fits(found: &Document) -> Result<(), Obstacle> {
     let kind = found.get_str("type").unwrap_or("collection");
     if kind != "timeseries" {
         return Err(Obstacle::OtherKind(kind.to_owned()));
@@ -128,7 +128,7 @@ pub fn fits(found: &Document) -> Result<(), Obstacle> {
 
 impl Obstacle {
     /// In words, with what to do.
-    pub fn error(self, database: &str) -> SchemaError {
+    pub(crate) fn error(self, database: &str) -> SchemaError {
         let step = format!("looking for native time-series in {database}.{READINGS}");
         let instead = format!(
             "rename or drop {READINGS}, or use another store.database, or set store.mode = \
@@ -182,7 +182,7 @@ impl Obstacle {
 /// The time range of the server's own buckets: `seconds` is an hour, `minutes` a day
 /// (`bucketMaxSpanSeconds` of 3600 and 86400, read on 6.0.5). At least as long as hourbucket's
 /// span, but no longer than needed: retention removes whole ones.
-pub fn granularity(span: Span) -> &'static str {
+pub(crate) fn granularity(span: Span) -> &'static str {
     if span.ms() <= Span::HOUR.ms() {
         "seconds"
     } else {
@@ -191,7 +191,7 @@ pub fn granularity(span: Span) -> &'static str {
 }
 
 /// The options of `create`; `expire_s` in seconds.
-pub fn create_options(span: Span, expire_s: Option<i64>) -> Document {
+pub(crate) fn create_options(span: Span, expire_s: Option<i64>) -> Document {
     let mut options = doc! {
         "timeseries": { "timeField": TIME_FIELD, "metaField": META_FIELD, "granularity": granularity(span) },
     };
@@ -206,7 +206,7 @@ pub fn create_options(span: Span, expire_s: Option<i64>) -> Document {
 ///
 /// # Errors
 /// An obstacle, in words.
-pub async fn detect(
+pub(crate) async fn detect(
     setup: &Setup<'_>,
     span: Span,
     expire_s: Option<i64>,

@@ -10,7 +10,7 @@ use crate::{PrepareError, PrepareErrorEnd, StoreErrorKind};
 
 impl MongoStore {
     /// See [`crate::Store::check_collections`].
-    pub async fn find_dropped(&self) -> Result<Option<String>, PrepareError> {
+    pub(crate) async fn find_dropped(&self) -> Result<Option<String>, PrepareError> {
         if self.native.get().is_none() {
             return Ok(None);
         }

@@ -63,7 +63,7 @@ impl MongoStore {
     ///
     /// # Errors
     /// All of them, each with what to do; or the server does not list the indexes.
-    pub async fn check_foreign(
+    pub(crate) async fn check_foreign(
         &self,
         setup: &Setup<'_>,
         found: &Listing,

@@ -13,7 +13,7 @@ type Identities = BTreeMap<String, (Option<Bson>, Option<Bson>)>;
 
 /// The collections as they were prepared; `None` before the first check.
 #[derive(Debug, Default)]
-pub struct Prepared(Mutex<Option<Identities>>);
+pub(crate) struct Prepared(Mutex<Option<Identities>>);
 
 impl Prepared {
     /// The names that are missing or not the same any more. Remembers the first listing.

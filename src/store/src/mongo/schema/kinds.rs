@@ -48,7 +48,7 @@ impl MongoStore {
     /// # Errors
     /// A name belongs to something else, or a collection has options or indexes with which writes
     /// would fail ([`super::foreign`]).
-    pub async fn list_expected(&self, setup: &Setup<'_>) -> Result<Listing, SchemaError> {
+    pub(crate) async fn list_expected(&self, setup: &Setup<'_>) -> Result<Listing, SchemaError> {
         let found = setup.list(&self.expected_names()).await?;
         for (name, must_be) in self.expected() {
             let Some(is) = found.get(name).map(Kind::of).filter(|is| *is != must_be) else {
@@ -77,7 +77,7 @@ impl MongoStore {
     }
 
     /// The names that the settings need, and that of the time-series collection.
-    pub fn expected_names(&self) -> Vec<&'static str> {
+    pub(crate) fn expected_names(&self) -> Vec<&'static str> {
         let names = self.expected().into_iter().map(|(name, _)| name);
         names.chain([READINGS]).collect()
     }

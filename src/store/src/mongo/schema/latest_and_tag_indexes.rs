@@ -24,7 +24,7 @@ pub struct OptionalIndexes {
 ///
 /// # Errors
 /// The first step that failed.
-pub async fn prepare(
+pub(crate) async fn prepare(
     setup: &Setup<'_>,
     wanted: OptionalIndexes,
 ) -> Result<Vec<String>, SchemaError> {

@@ -27,7 +27,7 @@ const STEP: &str = "reading the schema version and span of the database (hourbuc
 ///
 /// # Errors
 /// What does not match, and what to do.
-pub async fn check(setup: &Setup<'_>, span: Span) -> Result<(), SchemaError> {
+pub(crate) async fn check(setup: &Setup<'_>, span: Span) -> Result<(), SchemaError> {
     let found = match read(setup).await? {
         Some(found) => found,
         None => match one_page(setup).await? {
@@ -43,7 +43,7 @@ pub async fn check(setup: &Setup<'_>, span: Span) -> Result<(), SchemaError> {
 ///
 /// # Errors
 /// What does not match, and what to do.
-pub async fn record_span(setup: &Setup<'_>, span: Span) -> Result<bool, SchemaError> {
+pub(crate) async fn record_span(setup: &Setup<'_>, span: Span) -> Result<bool, SchemaError> {
     check(setup, span).await?;
     let fields = doc! {
         "version": SCHEMA_VERSION, "span_ms": span.ms(), "created_by": env!("CARGO_PKG_VERSION"),

@@ -57,7 +57,7 @@ impl MongoStore {
 
     /// Notes that there is a time-series collection: another process may create it while this one
     /// runs, a conversion or an instance in time-series mode.
-    pub fn note_measured(&self) {
+    pub(crate) fn note_measured(&self) {
         if let Some(native) = self.native.get() {
             native.there.store(true, Ordering::Release);
         }
@@ -133,7 +133,7 @@ impl MongoStore {
     }
 
     /// Determines the mode, and creates or updates the collections.
-    pub async fn prepare_all(&self) -> Result<PreparedStore, SchemaError> {
+    pub(crate) async fn prepare_all(&self) -> Result<PreparedStore, SchemaError> {
         let setup = Setup::new(&self.db, &self.options);
         let mut server = self.server(&setup).await?;
         let span = self.options.span;

@@ -27,7 +27,7 @@ const PAGES_MAX: i32 = 4;
 const FIELDS_MAX: i32 = 16_384;
 
 /// The pipeline of the view, on the collection of pages.
-pub fn summaries_pipeline() -> Vec<Document> {
+pub(crate) fn summaries_pipeline() -> Vec<Document> {
     let of_one = vec![
         doc! { "$match": { "page": 0, "has_overflow": { "$ne": true } } },
         row_of_one_page(),

@@ -19,7 +19,7 @@ const FRACTION: u32 = 4;
 
 /// The current limit, from the commands that were sent; shared by all that are sent at a time.
 #[derive(Debug)]
-pub struct CommandSize {
+pub(crate) struct CommandSize {
     measurements: AtomicUsize,
     /// How long a command should take at most.
     enough: Duration,
@@ -27,7 +27,7 @@ pub struct CommandSize {
 
 impl CommandSize {
     /// `timeout`: `store.timeout`.
-    pub fn new(timeout: Duration) -> CommandSize {
+    pub(crate) fn new(timeout: Duration) -> CommandSize {
         CommandSize {
             measurements: AtomicUsize::new(MAX),
             enough: timeout / FRACTION,
@@ -35,14 +35,14 @@ impl CommandSize {
     }
 
     /// The most measurements of the next command.
-    pub fn measurements_max(&self) -> usize {
+    pub(crate) fn measurements_max(&self) -> usize {
         self.measurements.load(Ordering::Relaxed)
     }
 
     /// Notes that a command with `sent` measurements was executed in `took`, or that it failed or
     /// was abandoned after that time. One that fails fast, without a primary for example, does not
     /// show that the server is fast.
-    pub fn note(&self, sent: usize, took: Duration, executed: bool) {
+    pub(crate) fn note(&self, sent: usize, took: Duration, executed: bool) {
         let next = |max| {
             let next = next(max, sent, took, self.enough);
             if executed { next } else { next.min(max) }

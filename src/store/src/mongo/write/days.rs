@@ -22,12 +22,12 @@ use model::{FieldSummary, Number};
 const COMMAND_BYTES_MAX: usize = 8 << 20;
 
 /// The id of a mark.
-pub fn mark_id(mark: &DayMark) -> Document {
+pub(crate) fn mark_id(mark: &DayMark) -> Document {
     doc! { "instance": &*mark.instance, "day": DateTime::from_millis(mark.day_ms), "sensor_id": &*mark.sensor_id }
 }
 
 impl MongoStore {
-    pub async fn set_marks(&self, marks: &[DayMark]) -> Result<(), StoreError> {
+    pub(crate) async fn set_marks(&self, marks: &[DayMark]) -> Result<(), StoreError> {
         let statement = |mark: &DayMark| {
             let at = DateTime::from_millis(mark.version);
             let is_later = doc! { "$gt": ["$marked_at", at] };
@@ -42,7 +42,7 @@ impl MongoStore {
             .map(drop)
     }
 
-    pub async fn remove_marks(&self, marks: &[DayMark]) -> Result<(), StoreError> {
+    pub(crate) async fn remove_marks(&self, marks: &[DayMark]) -> Result<(), StoreError> {
         let statement = |mark: &DayMark| {
             let at = DateTime::from_millis(mark.version);
             doc! { "q": { "_id": mark_id(mark), "marked_at": at }, "limit": 1 }
@@ -54,7 +54,7 @@ impl MongoStore {
     }
 
     /// See [`crate::days::DayStore::write_days`].
-    pub fn put_days<'a>(
+    pub(crate) fn put_days<'a>(
         &'a self,
         days: &'a [(SensorDay, DaySummary)],
         replace: bool,

@@ -36,7 +36,7 @@ const PAUSE: Duration = Duration::from_millis(200);
 
 /// Names the statements of this process and remembers the abandoned ones.
 #[derive(Debug)]
-pub struct Fence {
+pub(crate) struct Fence {
     process: u64,
     next: AtomicU64,
     given_up: Mutex<Vec<GivenUp>>,
@@ -50,7 +50,7 @@ struct GivenUp {
 }
 
 impl Fence {
-    pub fn new() -> Fence {
+    pub(crate) fn new() -> Fence {
         Fence {
             process: fastrand::u64(..),
             next: AtomicU64::new(0),
@@ -59,7 +59,7 @@ impl Fence {
     }
 
     /// Returns the comment of a new statement.
-    pub fn name(&self) -> String {
+    pub(crate) fn name(&self) -> String {
         format!(
             "hourbucket {:016x}-{}",
             self.process,
@@ -69,7 +69,7 @@ impl Fence {
 
     /// Names the statements on a bucket. They count as abandoned if the name is dropped before
     /// [`Named::over`].
-    pub fn named(&self, bucket: BucketKey) -> Named<'_> {
+    pub(crate) fn named(&self, bucket: BucketKey) -> Named<'_> {
         Named {
             fence: self,
             name: self.name(),
@@ -78,7 +78,7 @@ impl Fence {
     }
 
     /// Marks a statement as abandoned.
-    pub fn gave_up(&self, name: String, buckets: impl Iterator<Item = BucketKey>) {
+    pub(crate) fn gave_up(&self, name: String, buckets: impl Iterator<Item = BucketKey>) {
         self.lock().push(GivenUp {
             name,
             buckets: buckets.collect(),
@@ -95,7 +95,7 @@ impl Fence {
     }
 
     /// Whether an abandoned statement writes this bucket.
-    pub fn covers(&self, bucket: &BucketKey) -> bool {
+    pub(crate) fn covers(&self, bucket: &BucketKey) -> bool {
         self.lock().iter().any(|g| g.buckets.contains(bucket))
     }
 
@@ -104,7 +104,7 @@ impl Fence {
     ///
     /// # Errors
     /// The server cannot be queried; then it is unknown whether they have ended.
-    pub async fn wait(
+    pub(crate) async fn wait(
         &self,
         db: &Database,
         options: &CommandOptions,
@@ -139,19 +139,19 @@ impl Fence {
 
 /// The name of statements that a caller waits for.
 #[derive(Debug)]
-pub struct Named<'a> {
+pub(crate) struct Named<'a> {
     fence: &'a Fence,
     name: String,
     bucket: BucketKey,
 }
 
 impl Named<'_> {
-    pub fn name(&self) -> &str {
+    pub(crate) fn name(&self) -> &str {
         &self.name
     }
 
     /// All of the statements have results.
-    pub fn over(mut self) {
+    pub(crate) fn over(mut self) {
         self.name.clear();
     }
 }
@@ -172,7 +172,7 @@ impl Drop for Named<'_> {
 ///
 /// # Errors
 /// The server cannot be asked; it is not known then.
-pub async fn wait_for_earlier(
+pub(crate) async fn wait_for_earlier(
     db: &Database,
     options: &CommandOptions,
 ) -> mongodb::error::Result<()> {

@@ -37,7 +37,7 @@ const STEP: &str = "recording the high-water mark (hourbucket_meta)";
 ///
 /// # Errors
 /// The server's error, with the step.
-pub async fn create_if_missing(setup: &Setup<'_>) -> Result<bool, SchemaError> {
+pub(crate) async fn create_if_missing(setup: &Setup<'_>) -> Result<bool, SchemaError> {
     let find = doc! { "find": META, "filter": { "_id": "high_water" }, "limit": 1 };
     let found = setup.first(find).await.map_err(|f| f.at(STEP))?;
     let found = found.and_then(|d| d.get_datetime("bucket_start").copied().ok());
@@ -106,7 +106,7 @@ async fn initial(setup: &Setup<'_>) -> Result<i64, SchemaError> {
 
 impl MongoStore {
     /// See [`crate::Store::raise_high_water`].
-    pub async fn raise_mark(&self, through: BucketStart) -> Result<BucketStart, StoreError> {
+    pub(crate) async fn raise_mark(&self, through: BucketStart) -> Result<BucketStart, StoreError> {
         if let Some(before) = self.try_raise(through).await? {
             return Ok(before);
         }

@@ -32,7 +32,7 @@ const SHORT_BYTES: usize = 256;
 /// Which parts of an update are written. A document has at most 16 MB, so each leaves out more than
 /// the one before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Parts {
+pub(crate) enum Parts {
     All,
     /// All but `recent`, which becomes empty.
     Values,
@@ -45,7 +45,7 @@ pub enum Parts {
 
 impl Parts {
     /// What is left out, for the log.
-    pub fn left_out(self) -> &'static str {
+    pub(crate) fn left_out(self) -> &'static str {
         match self {
             Parts::All => "nothing",
             Parts::Values => "the recent readings",
@@ -57,7 +57,7 @@ impl Parts {
 
 /// The result of one statement.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum StatementResult {
+pub(crate) enum StatementResult {
     Done,
     /// Send it again.
     Again,
@@ -75,7 +75,7 @@ pub enum StatementResult {
 ///
 /// # Errors
 /// A mistake in the writing of BSON.
-pub fn command(
+pub(crate) fn command(
     updates: &[LatestUpdate],
     parts: Parts,
     options: &CommandOptions,
@@ -262,7 +262,10 @@ fn compared(w: &mut Writer, name: &str, operator: &str) {
 ///
 /// # Errors
 /// The write concern was not satisfied, or an error does not identify its statement.
-pub fn answers(updates: usize, reply: &Document) -> Result<Vec<StatementResult>, StoreError> {
+pub(crate) fn answers(
+    updates: usize,
+    reply: &Document,
+) -> Result<Vec<StatementResult>, StoreError> {
     if let Some(detail) = concern_error(reply) {
         return Err(StoreError::Unknown {
             kind: StoreErrorKind::WriteConcern,
@@ -306,14 +309,14 @@ fn answer_to(code: i32, detail: String) -> StatementResult {
 
 /// The fault of a statement because of which a command failed as a whole; `None` if it failed for
 /// another reason.
-pub fn fault(error: &mongodb::error::Error) -> Option<StatementResult> {
+pub(crate) fn fault(error: &mongodb::error::Error) -> Option<StatementResult> {
     let code = command_code(error).filter(|c| statement_error(*c) == StatementError::Data)?;
     Some(answer_to(code, describe(error)))
 }
 
 /// Whether the user lacks the privilege to write this collection. Such an error must not block the
 /// journal.
-pub fn forbidden(error: &mongodb::error::Error) -> bool {
+pub(crate) fn forbidden(error: &mongodb::error::Error) -> bool {
     const UNAUTHORIZED: i32 = 13;
     command_code(error) == Some(UNAUTHORIZED)
 }

@@ -18,7 +18,7 @@ use telemetry::metrics;
 impl MongoStore {
     /// Sends writes of one kind as one command. If the server rejects the whole command because of
     /// its data, halves it until the statement at fault is alone. `comment`: see [`pack::command`].
-    pub fn write_kind<'a>(
+    pub(crate) fn write_kind<'a>(
         &'a self,
         writes: &'a [&'a PageWrite],
         comment: Option<&'a str>,

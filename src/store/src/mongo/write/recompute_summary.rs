@@ -127,7 +127,7 @@ impl Total {
     }
 }
 
-pub struct RecomputedSummary {
+pub(crate) struct RecomputedSummary {
     /// Its pages, from page 0.
     pub pages: Vec<LoadedPage>,
     /// Measurements that they count were removed.
@@ -136,7 +136,7 @@ pub struct RecomputedSummary {
 
 /// Recomputes the summary if it does not count all measurements (`force`: in any case). If
 /// measurements that it counts were removed, nothing is changed (`force`: if all were).
-pub async fn recompute_summary(
+pub(crate) async fn recompute_summary(
     series: &TimeSeriesWriter,
     bucket: &BucketKey,
     force: bool,

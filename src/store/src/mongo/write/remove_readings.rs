@@ -17,7 +17,7 @@ use crate::retention::RemovedReadings;
 
 impl MongoStore {
     /// See [`crate::Store::remove_readings`].
-    pub async fn remove_old_readings(
+    pub(crate) async fn remove_old_readings(
         &self,
         ended_before_ms: i64,
         pages_max: usize,

@@ -41,7 +41,7 @@ const COMMAND_BYTES_MAX: usize = 12 << 20;
 impl MongoStore {
     /// Stores measurements and summaries. Once a measurement may be stored, every later failure is
     /// `Unknown`, and a load determines the outcome.
-    pub fn write_series<'a>(
+    pub(crate) fn write_series<'a>(
         &'a self,
         writes: &'a [PageWrite],
     ) -> BoxFuture<'a, Result<Vec<PageWriteResult>, StoreError>> {

@@ -15,18 +15,22 @@ use crate::mongo::write::fence::Fence;
 
 /// The state that time-series buckets need in addition to pages.
 #[derive(Debug)]
-pub struct TimeSeriesWriter {
+pub(crate) struct TimeSeriesWriter {
     pub db: Database,
     pub options: CommandOptions,
     pub fence: Fence,
-    pub command_size: CommandSize,
-    pub snapshot_reads: SnapshotReads,
+    pub(crate) command_size: CommandSize,
+    pub(crate) snapshot_reads: SnapshotReads,
     /// `store.timeout`
     pub timeout: Duration,
 }
 
 impl TimeSeriesWriter {
-    pub fn new(db: &Database, options: CommandOptions, timeout: Duration) -> TimeSeriesWriter {
+    pub(crate) fn new(
+        db: &Database,
+        options: CommandOptions,
+        timeout: Duration,
+    ) -> TimeSeriesWriter {
         TimeSeriesWriter {
             db: db.clone(),
             options,
@@ -38,13 +42,13 @@ impl TimeSeriesWriter {
     }
 
     /// The measurements, to be read on the primary as of one point in time.
-    pub fn readings(&self) -> Collection<RawDocumentBuf> {
+    pub(crate) fn readings(&self) -> Collection<RawDocumentBuf> {
         let options = from_primary(self.snapshot_reads.concern());
         self.db.collection_with_options(READINGS, options)
     }
 
     /// Runs one step of a longer operation for at most `store.timeout`.
-    pub async fn in_time<T>(
+    pub(crate) async fn in_time<T>(
         &self,
         step: impl Future<Output = mongodb::error::Result<T>>,
     ) -> mongodb::error::Result<T> {
