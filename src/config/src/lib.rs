@@ -1,6 +1,12 @@
 //! The configuration as the rest of the service uses it: checked, complete and with units in the
 //! types.
 //!
+//! In: a file, the environment, defaults. Out: a [`Config`], or all problems with their keys; what a
+//! reload applies ([`mod@reload`]); the reference and a masked dump.
+//!
+//! Invariants: a value that another crate sees was checked; a secret is a [`Secret`], which prints as
+//! stars. What must not be here: what a setting does.
+//!
 //! [`load()`] merges environment over file over default. It reports all problems together, each
 //! with its key.
 //!

@@ -1,6 +1,20 @@
 //! Ingest: one folder per protocol. Each receives bytes, decodes them, submits the readings through
 //! admission ([`journal::admission`]) and answers the sender once the readings are acknowledged.
-//! Ingest handles protocols, not buckets.
+//!
+//! In: connections of [`net`], settings. Out: ingest batches, with an acknowledgement each.
+//!
+//! The path of a message: [`http`] (gateways post), [`listen`] (devices connect over MQTT) or [`mqtt`]
+//! (the service subscribes at a broker) receive it, within limits of size, time, memory and number. The
+//! decoder of its format makes readings and rejects of it. What cannot be decoded is refused (HTTP) or
+//! kept as a dead letter (MQTT, hooks), which [`redecode`] reads again later.
+//!
+//! Invariants:
+//! - A sender gets a positive answer only after every accepted reading of its message was acknowledged
+//!   as delivered.
+//! - While admission is closed nothing is accepted in part.
+//! - An MQTT acknowledgement is sent on the connection that delivered the message, or not at all.
+//!
+//! What must not be here: what a bucket is, what a duplicate is, how anything is stored.
 
 pub mod http;
 pub mod listen;

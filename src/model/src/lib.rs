@@ -1,5 +1,19 @@
-//! The data types of hourbucket: readings, ids, hours, pages and the clock. Pure: no waiting, no
-//! IO, and no imports from other modules of the crate.
+//! What every other crate talks about: readings, sensor ids, hours, pages and batches, with the clock,
+//! the acknowledgement and the wire format of Protocol Buffers.
+//!
+//! In and out: values only. Nothing here waits, reads a file or knows another crate of hourbucket.
+//!
+//! The path of a reading: a decoder writes it into a [`BatchBuilder`], as the number of its field
+//! schema and packed values. The [`ReadingBatch`] travels with an [`ack::Ack`] to the journal and the
+//! router. A shard copies the rows of each sensor and hour into [`Rows`], which become a [`PageWrite`].
+//!
+//! Invariants:
+//! - An acknowledgement reports one outcome: *delivered* only if each of its parts did.
+//! - A sensor id is at most as long as the limit of the settings, and never empty.
+//! - Two readings are equal if their times and values are, numbers as numbers ([`ReadingKey`]).
+//! - The wall clock is read in [`clock`] only; everything else is given a [`Now`].
+//!
+//! What must not be here: async, IO, metrics, a setting, a name of MongoDB.
 
 pub mod ack;
 pub mod batch;

@@ -8,12 +8,23 @@
 //!        ─[route]─> shard ─[accumulate]─> open bucket ─[flush]─> command ─[store]─> MongoDB
 //! ```
 //!
-//! Optional stages: [`latest`] maintains the newest state of each sensor; [`enrich`] adds the tags
-//! of a registry to pages; [`rollup`] maintains daily summaries. [`dead_letters`] keeps and replays
-//! messages and readings that could not be decoded or stored. [`read`] returns acknowledged
-//! readings, stored or not. [`promql`] evaluates queries over them.
+//! Each stage is a crate below `src/`, and Cargo refuses what a stage must not name:
 //!
-//! An acknowledgement ([`ack`]) travels with every reading and returns when the reading is safe.
+//! | crate | task | names |
+//! |---|---|---|
+//! | [`model`] | what all others talk about | |
+//! | [`config`] | the settings | model |
+//! | [`telemetry`] | metrics, logs, audit | config |
+//! | [`decode`] | bytes to readings and rejects | config |
+//! | [`journal`] | admission; durable before acknowledged | telemetry |
+//! | [`store`] | the interface to a database, and MongoDB | telemetry |
+//! | [`net`] | access, TLS, connections, the HTTP port | telemetry |
+//! | [`ingest`] | HTTP, MQTT client, MQTT listener | net, decode, journal |
+//! | [`pipeline`] | route, accumulate, flush, latest, rollup, enrich, dead letters | journal, store |
+//! | [`query`] | PromQL, read API, admin port | pipeline, store, net, journal |
+//! | this one | [`app`] connects them, [`cli`] has the commands | all |
+//!
+//! An acknowledgement ([`model::ack`]) travels with every reading and returns when the reading is safe.
 //! Apart from it, only backpressure (a full channel) flows upstream. [`app`] is the only module
 //! that depends on all stages.
 //!
@@ -29,15 +40,10 @@
 //!
 //! What must not be here: a lock around readings, an unbounded queue in the pipeline, a metric or
 //! log line per reading, a label with a sensor id, a second place that decides what is a duplicate
-//! ([`accumulate::bucket`] does), a retry that does not check what the first attempt did.
+//! ([`pipeline::accumulate::bucket`] does), a retry that does not check what the first attempt did.
 //!
-//! Pure modules (no async, IO, clock): [`model`], [`decode`], [`maintain`], [`promql`],
-//! `accumulate::{bucket, state}`, `flush::{age, due, backoff}`,
-//! `commit_delay`, `app::progress`, `admin::health::store`, `ingest::mqtt::{acks, collect, losses,
-//! observe, reason, retained, subscribe, websocket, window}`, `ingest::packet_fields`,
-//! `ingest::proxy::{forwarded, header}`, `ingest::listen::{codec, exchanges, frames, inflight,
-//! strict}`, `latest::state`, `rollup::state`, `enrich::registry`, `read::{hours, merge}`.
-//! `tests/architecture.rs` enforces these rules.
+//! `tests/architecture/rules.rs` lists the pure modules (no async, IO, clock), among them all of
+//! [`model`], [`decode`] and [`query::promql`].
 
 pub mod app;
 pub mod cli;

@@ -1,6 +1,6 @@
 //! The catalogue: which sensors are stored, with their tags, fields and times.
 //!
-//! **Order.** An entry is written before the page that needs it ([`pipeline::flush`]). So every stored
+//! **Order.** An entry is written before the page that needs it (`pipeline::flush`). So every stored
 //! sensor and field is in the catalogue at any time, also after a crash. A crash between the two
 //! writes leaves an entry that is ahead of the pages until the journal is replayed. Field names of
 //! readings that the store refuses permanently stay in the entry.

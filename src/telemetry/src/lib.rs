@@ -1,6 +1,16 @@
-//! Metrics (functions in [`metrics`], descriptions in [`catalog`]), the log ([`log`]), the audit
-//! log ([`audit`]), hints for senders ([`hints`]), the table of rejected senders ([`rejected`]) and
-//! the live view of what arrives ([`tail`]).
+//! What an operator sees: metrics (functions in [`metrics`], descriptions in [`catalog`]), the log
+//! ([`log`]), the audit log ([`audit`]), hints for senders ([`hints`]), the table of rejected senders
+//! ([`rejected`]) and the live view of what arrives ([`tail`]).
+//!
+//! In: events of all other crates, as calls of typed functions. Out: the text of `/metrics`, lines on
+//! standard error, the audit file.
+//!
+//! Invariants:
+//! - A metric has one function and one description; a label is an enum. No label holds a sensor's id.
+//! - What a sender can cause is logged at a limited rate; what is left out is counted.
+//! - A secret appears nowhere.
+//!
+//! What must not be here: a decision that depends on a metric.
 
 pub mod audit;
 mod audit_file;

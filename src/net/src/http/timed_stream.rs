@@ -9,7 +9,7 @@
 //!
 //! - A connection whose client certificate is revoked or expires fails immediately.
 //!
-//! While a request is in progress reads have no limit here: a body has its own ([`ingest::http::body`], on
+//! While a request is in progress reads have no limit here: a body has its own (`ingest::http::body`, on
 //! the admin port [`super::peer::Peer::arriving`]). A read that exceeds its limit looks like the end
 //! of the stream, so the remaining bytes are sent, and TLS is closed in order.
 

@@ -1,5 +1,5 @@
 //! Dead letters in memory: stored, counted and evicted as in MongoDB, with faults for individual
-//! dead letters. [`pipeline::dead_letters`] has the design.
+//! dead letters. `pipeline::dead_letters` has the design.
 
 use super::judge::{Judge, Verdict};
 use super::{MemoryStore, Pages, lock, unknown};

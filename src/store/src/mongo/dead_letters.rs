@@ -1,5 +1,5 @@
 //! The collection `dead_letters`: the service stores, counts and evicts dead letters; the commands
-//! list, replay and purge them, in the order of receipt. [`pipeline::dead_letters`] has the design.
+//! list, replay and purge them, in the order of receipt. `pipeline::dead_letters` has the design.
 //!
 //! **The byte limit** (`dead_letters.max_bytes`) is enforced by removing the oldest dead letters,
 //! and not with a capped collection. A capped collection does not allow deletes before MongoDB 5.0
