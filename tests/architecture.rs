@@ -20,6 +20,8 @@ mod links;
 mod rules;
 #[path = "architecture/source.rs"]
 mod source;
+#[path = "architecture/visibility.rs"]
+mod visibility;
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -64,6 +66,7 @@ fn the_code_keeps_the_rules() {
     all.extend(files("tests"));
     let broken: Vec<String> = all
         .iter()
+        .filter(|(path, _)| !path.contains("/benches/"))
         .flat_map(|(path, text)| check(path, text, is_test(path)))
         .collect();
     assert!(
@@ -144,6 +147,24 @@ fn every_type_of_the_glossary_exists() {
     assert!(found.is_empty(), "{}", found.join("\n"));
 }
 
+#[test]
+fn what_is_public_is_used_by_another_crate() {
+    let (sources, benches): (Vec<_>, Vec<_>) = files("src")
+        .into_iter()
+        .partition(|(path, _)| !path.contains("/benches/"));
+    let users: Vec<_> = ["tests", "fuzz/src"]
+        .into_iter()
+        .flat_map(files)
+        .chain(benches)
+        .collect();
+    let found = visibility::unused_public(&sources, &users);
+    assert!(
+        found.is_empty(),
+        "make them `pub(crate)`:\n{}",
+        found.join("\n")
+    );
+}
+
 /// Files that use retired words: these rules.
 const RETIRED_WORDS_ALLOWED: &str = "tests/architecture";
 
@@ -213,11 +234,14 @@ fn links_and_references_of_the_documents_resolve() {
 fn a_broken_link_or_reference_is_found() {
     let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
     let check = |line: &str| links::broken_links(root, "x.md", line);
-    assert!(check("[`Ack`](../src/ack.rs), [`app`](../src/app/mod.rs)").is_empty());
+    assert!(
+        check("[`Ack`](../src/model/src/ack.rs), [`app`](../src/service/src/app/mod.rs)")
+            .is_empty()
+    );
     assert!(check("[`Ack`](../src/gone.rs)")[0].contains("docs/x.md:1: there is no file"));
     assert!(
-        check("a\n[`Nack`](../src/ack.rs)")[0]
-            .contains("docs/x.md:2: `src/ack.rs` does not declare `Nack`")
+        check("a\n[`Nack`](../src/model/src/ack.rs)")[0]
+            .contains("docs/x.md:2: `src/model/src/ack.rs` does not declare `Nack`")
     );
     let design = "# Design\n## 2. Identity\n";
     let cite = |number: u32| {

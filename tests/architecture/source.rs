@@ -34,6 +34,11 @@ impl Code {
         }
     }
 
+    /// The file without literals and comments, with its test modules.
+    pub(crate) fn blanked(text: &str) -> String {
+        blank(text, Comments::Blank).into_iter().collect()
+    }
+
     /// The file without literals, but with its comments.
     pub(crate) fn without_literals(text: &str) -> String {
         blank(text, Comments::Keep).into_iter().collect()

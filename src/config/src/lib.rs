@@ -68,7 +68,7 @@ pub use error::{ConfigErrors, Problem};
 pub use jwt::{Jwt, JwtAlgorithm};
 pub use live::{Live, Setter};
 pub use load::load_for_new_tokens;
-pub use load::{DEFAULT_PATH, Loaded, environment, known_keys, load};
+pub use load::{Loaded, environment, known_keys, load};
 pub use manager::{Manager, manager};
 pub use mqtt_settings::{Listen, ListenMqtt, Mqtt, MqttProtocol, Retained, Subscription};
 pub use native::{Native, Nested, ScalarFormat};

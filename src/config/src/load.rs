@@ -10,7 +10,7 @@ use super::tree::{self, Entries};
 use super::{Config, check, sections, suggest};
 
 /// The file to read if none is named; it may be missing.
-pub const DEFAULT_PATH: &str = "config/hourbucket.toml";
+const DEFAULT_PATH: &str = "config/hourbucket.toml";
 
 /// A larger file is not a configuration (the user named the wrong file).
 const FILE_MAX_BYTES: u64 = 1024 * 1024;

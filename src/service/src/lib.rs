@@ -49,4 +49,4 @@ pub mod app;
 pub mod cli;
 pub mod replay;
 pub mod shutdown;
-pub mod systemd;
+mod systemd;

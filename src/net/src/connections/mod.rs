@@ -12,7 +12,7 @@
 //! request was complete before that, it keeps its place, and the port has one connection more than
 //! its limit until it ends.
 
-pub mod address_limits;
+pub(crate) mod address_limits;
 pub mod phase;
 mod senders;
 #[cfg(test)]

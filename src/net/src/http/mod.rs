@@ -1,4 +1,4 @@
-//! An HTTP port, whoever it serves: opening it, its connections and their limits, who the peer is and
+//! An HTTP port: opening it, its connections and their limits, who the peer is and
 //! what it may do, how a body is decompressed or refused.
 
 pub mod access_error;

@@ -8,7 +8,7 @@
 
 pub mod access;
 mod answer;
-pub mod api;
+pub(crate) mod api;
 mod cursor;
 pub mod health;
 mod page;

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 /// The label that holds the name of the metric: the name of the field.
-pub const METRIC_NAME: &str = "__name__";
+pub(crate) const METRIC_NAME: &str = "__name__";
 
 /// Immutable and cheap to clone. The order of label sets is Prometheus': by names and values, pair
 /// by pair.

@@ -91,7 +91,7 @@ pub struct Windows {
 
 impl Windows {
     /// The bounds of a window: start (exclusive) and end (inclusive).
-    pub fn bounds(&self, step: usize) -> (i64, i64) {
+    pub(crate) fn bounds(&self, step: usize) -> (i64, i64) {
         let end = self.first_end_ms + self.step_ms * step as i64;
         (end - self.range_ms, end)
     }

@@ -247,7 +247,7 @@ impl Collector {
 
     /// Decodes messages with these settings from now on. Call only if nothing is collected. The
     /// memory of earlier messages stays.
-    pub fn renew(&mut self, decoding: Arc<Decoding>) {
+    pub(crate) fn renew(&mut self, decoding: Arc<Decoding>) {
         assert!(self.is_empty(), "new settings in the middle of a batch");
         let formats = Formats::new(&decoding);
         self.routes

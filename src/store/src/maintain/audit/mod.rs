@@ -21,7 +21,7 @@ use super::times::time;
 use model::{FieldSummary, Number, StorageMode};
 
 /// Maximum difference between two sums of doubles, relative to the sum of the absolute values.
-pub const SUM_TOLERANCE: f64 = 1e-9;
+pub(crate) const SUM_TOLERANCE: f64 = 1e-9;
 
 /// One difference between a document and its readings.
 #[derive(Debug, Clone, PartialEq)]
