@@ -101,7 +101,7 @@ impl Redecoder {
         )
     }
 
-    pub fn of(
+    pub(crate) fn of(
         brokers: &[Mqtt],
         devices: &[Subscription],
         decoding: Arc<Decoding>,

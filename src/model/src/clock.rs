@@ -70,6 +70,7 @@ impl SetClock {
         }
     }
 
+    /// In milliseconds since 1970; may go back. The monotonic clock does not change.
     pub fn set_wall(&self, wall_ms: i64) {
         let relaxed = std::sync::atomic::Ordering::Relaxed;
         self.wall_ms.store(wall_ms, relaxed);

@@ -41,6 +41,7 @@ const FIXED32: u64 = 5;
 
 /// Why a message is not well-formed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[expect(missing_docs, reason = "the texts say it")]
 pub enum Malformed {
     #[error("expected a message or text, found a number")]
     ExpectedBytes,
@@ -75,10 +76,13 @@ pub enum Malformed {
 /// The value of a field, as the wire format defines it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FieldValue<'d> {
+    /// An integer, a boolean or an enum, as 64 bits; zigzag is not decoded.
     Varint(u64),
+    /// A fixed64, a sfixed64, or the bits of a double.
     Fixed64(u64),
     /// A message, a text, bytes, or packed numbers.
     Bytes(&'d [u8]),
+    /// A fixed32, a sfixed32, or the bits of a float.
     Fixed32(u32),
 }
 
@@ -91,10 +95,12 @@ impl<'d> FieldValue<'d> {
         }
     }
 
+    /// A text; an error if it is not UTF-8.
     pub fn text(self) -> Result<&'d str, Malformed> {
         std::str::from_utf8(self.bytes()?).map_err(|_| Malformed::NotUtf8)
     }
 
+    /// The bits of a fixed64, a sfixed64 or a double.
     pub fn fixed64(self) -> Result<u64, Malformed> {
         match self {
             FieldValue::Fixed64(v) => Ok(v),
@@ -102,10 +108,12 @@ impl<'d> FieldValue<'d> {
         }
     }
 
+    /// A double; on the wire it has the type of a fixed64.
     pub fn double(self) -> Result<f64, Malformed> {
         self.fixed64().map(f64::from_bits)
     }
 
+    /// The bits of an integer, a boolean or an enum; zigzag is not decoded.
     pub fn varint(self) -> Result<u64, Malformed> {
         match self {
             FieldValue::Varint(v) => Ok(v),
@@ -121,6 +129,7 @@ pub struct Fields<'d> {
 }
 
 impl<'d> Fields<'d> {
+    /// `message`: its bytes, without the length before a message that is inside another one.
     pub fn new(message: &'d [u8]) -> Fields<'d> {
         Fields { rest: message }
     }

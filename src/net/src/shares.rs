@@ -28,6 +28,7 @@ pub enum Owner {
 }
 
 impl Owner {
+    /// Without a grant, the address is the owner.
     pub fn of(grant: Option<&Grant>, ip: IpAddr) -> Owner {
         match grant {
             Some(grant) => Owner::Token(grant.id.clone()),
@@ -45,6 +46,7 @@ pub struct Shares {
 }
 
 impl Shares {
+    /// `bytes_max`: the whole budget.
     pub fn new(bytes_max: u64) -> Shares {
         Shares {
             free: bytes_max,
@@ -90,6 +92,7 @@ impl Shares {
         }
     }
 
+    /// Bytes that no owner holds.
     #[cfg(any(test, feature = "test-util"))]
     pub fn free(&self) -> u64 {
         self.free

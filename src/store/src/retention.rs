@@ -55,6 +55,7 @@ pub struct RemovedReadings {
 /// How many readings a bucket has, and the earliest time of one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Extent {
+    /// Those that documents count, or those that are stored.
     pub count: u64,
     /// In milliseconds since 1970; [`i64::MAX`] without readings.
     pub first_ts_ms: i64,
@@ -74,7 +75,7 @@ impl Extent {
         pages.fold(Extent::NONE, Extent::plus)
     }
 
-    pub fn plus(self, other: Extent) -> Extent {
+    pub(crate) fn plus(self, other: Extent) -> Extent {
         Extent {
             count: self.count + other.count,
             first_ts_ms: self.first_ts_ms.min(other.first_ts_ms),
@@ -94,6 +95,7 @@ pub(crate) fn is_expiring(end_ms: i64, retention: Duration, now_ms: i64) -> bool
     now_ms >= end_ms.saturating_add(ms(retention + MARGIN / 2))
 }
 
+/// In milliseconds; [`i64::MAX`] if they are more.
 pub fn ms(duration: Duration) -> i64 {
     i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
 }

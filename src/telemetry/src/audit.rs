@@ -34,6 +34,7 @@ const TEXT_CHARS_MAX: usize = 200;
 /// An event. Fields that do not apply are empty.
 #[derive(Debug, Clone, Copy)]
 pub struct AuditEvent<'a> {
+    /// Each kind has its own limit of lines.
     pub kind: AuditKind,
     /// The section of the configuration: `http`, `admin`, `listen.mqtt`.
     pub port: &'static str,
@@ -52,6 +53,7 @@ pub struct AuditEvent<'a> {
 }
 
 impl<'a> AuditEvent<'a> {
+    /// An event without a token, a client, a detail and a status.
     pub fn new(
         kind: AuditKind,
         port: &'static str,
@@ -70,6 +72,7 @@ impl<'a> AuditEvent<'a> {
         }
     }
 
+    /// Adds the id of the token, never its secret.
     pub fn token<'b>(self, token: &'b str) -> AuditEvent<'b>
     where
         'a: 'b,
@@ -77,6 +80,7 @@ impl<'a> AuditEvent<'a> {
         AuditEvent { token, ..self }
     }
 
+    /// Adds the client id of an MQTT device; cut to 200 characters when it is written.
     pub fn client<'b>(self, client: &'b str) -> AuditEvent<'b>
     where
         'a: 'b,
@@ -84,6 +88,7 @@ impl<'a> AuditEvent<'a> {
         AuditEvent { client, ..self }
     }
 
+    /// Adds a text for people; cut to 200 characters when it is written.
     pub fn detail<'b>(self, detail: &'b str) -> AuditEvent<'b>
     where
         'a: 'b,

@@ -28,7 +28,7 @@ pub enum AuditKind {
 }
 
 impl AuditKind {
-    pub const ALL: [AuditKind; 6] = [
+    pub(crate) const ALL: [AuditKind; 6] = [
         AuditKind::AuthFailed,
         AuditKind::AddressPaused,
         AuditKind::ConnectionRefused,

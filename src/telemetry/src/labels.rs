@@ -31,14 +31,16 @@ impl Source {
 /// Why admission is closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AdmissionClosed {
+    /// The journal is full, or the limits of the admission are reached.
     Full,
+    /// The service is shutting down.
     Stopping,
     /// A part has failed permanently.
     Broken,
 }
 
 impl AdmissionClosed {
-    pub const ALL: [AdmissionClosed; 3] = [
+    pub(crate) const ALL: [AdmissionClosed; 3] = [
         AdmissionClosed::Full,
         AdmissionClosed::Stopping,
         AdmissionClosed::Broken,
@@ -98,7 +100,7 @@ pub enum ReloadResult {
 }
 
 impl ReloadResult {
-    pub const ALL: [ReloadResult; 3] = [
+    pub(crate) const ALL: [ReloadResult; 3] = [
         ReloadResult::Applied,
         ReloadResult::RestartNeeded,
         ReloadResult::Invalid,

@@ -214,10 +214,13 @@ fn describe() {
     }
 }
 
+/// Counts readings when they are decoded, valid or not.
 pub fn received(source: Source, n: u64) {
     counter!("hourbucket_readings_received_total", "source" => source.label()).increment(n);
 }
 
+/// Counts readings whose acknowledgement reports *delivered*; with [`Source::Replay`], those that
+/// are replayed from the journal.
 pub fn accepted(source: Source, n: u64) {
     counter!("hourbucket_readings_accepted_total", "source" => source.label()).increment(n);
 }
@@ -229,23 +232,29 @@ pub fn altered(source: Source, retimed: u64, left_out: u64) {
     counter!("hourbucket_values_left_out_total", "source" => source.label()).increment(left_out);
 }
 
+/// Counts MQTT messages without a payload: a sign-off, or a retained message that is cleared.
 pub fn messages_empty(source: Source, n: u64) {
     counter!("hourbucket_messages_empty_total", "source" => source.label()).increment(n);
 }
 
+/// Counts rejected readings, or messages if none of their readings could be decoded. `reason` is
+/// one of a fixed set.
 pub fn rejected(source: Source, reason: &'static str, n: u64) {
     counter!("hourbucket_readings_rejected_total", "source" => source.label(), "reason" => reason)
         .increment(n);
 }
 
+/// Counts accepted readings that were already stored.
 pub fn duplicate(n: u64) {
     counter!("hourbucket_readings_duplicate_total").increment(n);
 }
 
+/// Counts readings that the store has confirmed. `mode` is `bucket` or `timeseries`.
 pub fn stored(mode: &'static str, n: u64) {
     counter!("hourbucket_readings_stored_total", "mode" => mode).increment(n);
 }
 
+/// Readings in memory that are not stored yet, over all shards.
 pub fn readings_in_flight(n: u64) {
     gauge!("hourbucket_readings_in_flight").set(n as f64);
 }
@@ -265,6 +274,7 @@ pub fn acknowledged(source: Source, seconds: f64) {
     histogram!("hourbucket_ack_seconds", "source" => source.label()).record(seconds);
 }
 
+/// Whether new readings are accepted, as in `/readyz`.
 pub fn ready(ready: bool) {
     gauge!("hourbucket_ready").set(f64::from(u8::from(ready)));
 }
@@ -277,32 +287,42 @@ pub fn intake_closed(why: Option<AdmissionClosed>) {
     }
 }
 
+/// False also if pings succeed, but a kind of request that readings need fails.
 pub fn store_up(up: bool) {
     gauge!("hourbucket_store_up").set(f64::from(u8::from(up)));
 }
 
+/// `seconds`: 0 if all accepted readings are stored.
 pub fn oldest_unstored_seconds(seconds: f64) {
     gauge!("hourbucket_oldest_unstored_seconds").set(seconds);
 }
 
+/// How old readings may get before they are written; more than `flush.max_age` while the store is
+/// busy.
 pub fn flush_age_seconds(seconds: f64) {
     gauge!("hourbucket_flush_age_seconds").set(seconds);
 }
 
+/// `stalled_seconds`: for how long the oldest unstored reading has not changed although the store
+/// answers; 0 while readings make progress.
 pub fn progress(stalled_seconds: f64, quarantined_buckets: u64) {
     gauge!("hourbucket_stalled_seconds").set(stalled_seconds);
     gauge!("hourbucket_quarantined_buckets").set(quarantined_buckets as f64);
 }
 
+/// `bytes`: the memory of all shards together.
 pub fn accumulate(open_buckets: u64, bytes: u64) {
     gauge!("hourbucket_open_buckets").set(open_buckets as f64);
     gauge!("hourbucket_accumulate_bytes").set(bytes as f64);
 }
 
+/// The setting `accumulate.max_bytes`.
 pub fn accumulate_max_bytes(bytes: u64) {
     gauge!("hourbucket_accumulate_max_bytes").set(bytes as f64);
 }
 
+/// `max_bytes`: the setting `journal.max_bytes`. `unstored_entries`: from the first unstored entry
+/// to the newest. Not called without a journal.
 pub fn journal(max_bytes: u64, unstored_entries: u64) {
     gauge!("hourbucket_journal_max_bytes").set(max_bytes as f64);
     gauge!("hourbucket_journal_unstored_entries").set(unstored_entries as f64);
@@ -314,10 +334,12 @@ pub fn journal_backlog(unstored: u64, written: u64) {
     counter!("hourbucket_journal_written_bytes_total").absolute(written);
 }
 
+/// The size on disk.
 pub fn journal_bytes(bytes: u64) {
     gauge!("hourbucket_journal_bytes").set(bytes as f64);
 }
 
+/// Records the duration of an fdatasync.
 pub fn journal_sync(seconds: f64) {
     histogram!("hourbucket_journal_sync_seconds").record(seconds);
 }
@@ -339,22 +361,28 @@ pub fn store_error(kind: &'static str, n: u64) {
     counter!("hourbucket_store_errors_total", "kind" => kind).increment(n);
 }
 
+/// Counts a failed request to the store that is tried again.
 pub fn store_retry() {
     counter!("hourbucket_store_retries_total").increment(1);
 }
 
+/// Counts buckets that left the memory although an equal reading without a time could still arrive:
+/// after a lost answer it may be taken for a stored one.
 pub fn buckets_forgotten(n: u64) {
     counter!("hourbucket_buckets_forgotten_total").increment(n);
 }
 
+/// Counts statements that found an unexpected version of their page.
 pub fn store_conflicts(n: u64) {
     counter!("hourbucket_store_conflicts_total").increment(n);
 }
 
+/// Counts dead letters that the store has kept. `reason` is one of a fixed set.
 pub fn dead_letter(reason: &str, n: u64) {
     counter!("hourbucket_dead_letters_total", "reason" => reason.to_owned()).increment(n);
 }
 
+/// Dead letters that wait in the journal, because they come faster than the store keeps them.
 pub fn dead_letters_postponed(n: u64) {
     gauge!("hourbucket_dead_letters_postponed").set(n as f64);
 }
@@ -364,14 +392,18 @@ pub fn dead_letters_dropped(cause: &'static str, n: u64) {
     counter!("hourbucket_dead_letters_dropped_total", "cause" => cause).increment(n);
 }
 
+/// The uncompressed size of the collection: that of the last query, and what was written since.
 pub fn dead_letters_bytes(bytes: u64) {
     gauge!("hourbucket_dead_letters_bytes").set(bytes as f64);
 }
 
+/// The setting `dead_letters.max_bytes`.
 pub fn dead_letters_max_bytes(bytes: u64) {
     gauge!("hourbucket_dead_letters_max_bytes").set(bytes as f64);
 }
 
+/// Counts updates of `sensor_latest`. `reduced`: written in part, because the whole is too large
+/// for a document. `refused`: given up.
 pub fn latest_updates(written: u64, reduced: u64, refused: u64) {
     counter!("hourbucket_latest_updates_total", "result" => "written").increment(written);
     counter!("hourbucket_latest_updates_total", "result" => "reduced").increment(reduced);
@@ -394,21 +426,26 @@ impl Drop for PromqlRunning {
     }
 }
 
+/// `silent`: sensors of which nothing has arrived for `sensors.silent_after`. Not called before the
+/// catalog was read.
 pub fn sensors(known: u64, silent: u64) {
     gauge!("hourbucket_sensors_known").set(known as f64);
     gauge!("hourbucket_sensors_silent").set(silent as f64);
 }
 
+/// Counts updates of `sensor_catalog`. `written` includes those that changed nothing.
 pub fn catalog_updates(written: u64, refused: u64) {
     counter!("hourbucket_catalog_updates_total", "result" => "written").increment(written);
     counter!("hourbucket_catalog_updates_total", "result" => "refused").increment(refused);
 }
 
+/// The pending updates of `sensor_latest`, one per sensor, and the memory that they use.
 pub fn latest_waiting(sensors: u64, bytes: u64) {
     gauge!("hourbucket_latest_sensors").set(sensors as f64);
     gauge!("hourbucket_latest_bytes").set(bytes as f64);
 }
 
+/// Counts days that were due; each sensor has its own.
 pub fn days_computed(result: DayResult, days: u64) {
     counter!("hourbucket_rollup_computed_total", "result" => result.label()).increment(days);
 }
@@ -428,6 +465,7 @@ pub fn readings_removed(pages: u64, lag_s: f64) {
     readings_removals_failed(0);
 }
 
+/// Counts commands that failed to remove old readings; they are repeated.
 pub fn readings_removals_failed(commands: u64) {
     counter!("hourbucket_readings_removal_errors_total").increment(commands);
 }
@@ -444,6 +482,7 @@ pub fn registry_load(ok: bool) {
         .increment(1);
 }
 
+/// Counts changes from the registry's change stream that were applied.
 pub fn registry_changes(n: u64) {
     counter!("hourbucket_registry_changes_total").increment(n);
 }
@@ -457,6 +496,7 @@ pub fn mqtt_connected(broker: &str, connected: bool) {
     sparkplug_rebirths(broker, 0);
 }
 
+/// Counts a connection after the first. `broker`: as in [`mqtt_connected`].
 pub fn mqtt_reconnect(broker: &str) {
     counter!("hourbucket_mqtt_reconnects_total", "broker" => broker.to_owned()).increment(1);
 }
@@ -475,6 +515,7 @@ pub fn mqtt_left_out(broker: &str, n: u64) {
     counter!("hourbucket_mqtt_left_out_total", "broker" => broker.to_owned()).increment(n);
 }
 
+/// Counts a rebirth command that was sent to a node. `broker`: as in [`mqtt_connected`].
 pub fn sparkplug_rebirth(broker: &str) {
     sparkplug_rebirths(broker, 1);
 }
@@ -483,6 +524,7 @@ fn sparkplug_rebirths(broker: &str, n: u64) {
     counter!("hourbucket_sparkplug_rebirths_total", "broker" => broker.to_owned()).increment(n);
 }
 
+/// `limit` is `readings`, `bytes`, `journal`, `requests` or `connections`.
 pub fn quota_exceeded(limit: &'static str) {
     quota_exceeded_by(limit, 1);
 }
@@ -496,10 +538,12 @@ pub fn mqtt_direct_connections_change(change: i64) {
     gauge!("hourbucket_mqtt_direct_connections").increment(change as f64);
 }
 
+/// `result` is `accepted`, or one of a fixed set of reasons.
 pub fn mqtt_direct_connect(result: &'static str) {
     counter!("hourbucket_mqtt_direct_connects_total", "result" => result).increment(1);
 }
 
+/// `reason` is one of a fixed set. The device causes `left` and `lost`, the service all others.
 pub fn mqtt_direct_disconnect(reason: &'static str) {
     counter!("hourbucket_mqtt_direct_disconnects_total", "reason" => reason).increment(1);
 }
@@ -509,16 +553,19 @@ pub fn http_connections_change(port: &'static str, change: i64) {
     gauge!("hourbucket_http_connections", "port" => port).increment(change as f64);
 }
 
+/// `reason` is `limit`, `address_limit`, `paused` or `proxy_header`.
 pub fn http_connection_refused(port: &'static str, reason: &'static str) {
     counter!("hourbucket_http_connections_refused_total", "port" => port, "reason" => reason)
         .increment(1);
 }
 
+/// `reason` is `evicted`, `header_timeout`, `keep_alive` or `write_timeout`.
 pub fn http_connection_closed(port: &'static str, reason: &'static str) {
     counter!("hourbucket_http_connections_closed_total", "port" => port, "reason" => reason)
         .increment(1);
 }
 
+/// `port`: the section of the configuration. `reason` is one of a fixed set.
 pub fn auth_failure(port: &'static str, reason: &'static str) {
     counter!("hourbucket_auth_failures_total", "port" => port, "reason" => reason).increment(1);
 }
@@ -549,15 +596,18 @@ pub fn tls(port: &'static str, not_after_s: i64, crl_until_s: Option<i64>, ok: b
     gauge!("hourbucket_tls_files_ok", "port" => port).set(f64::from(u8::from(ok)));
 }
 
+/// Counts an attempt to load the certificates of a port.
 pub fn tls_read(port: &'static str, ok: bool) {
     let result = if ok { "ok" } else { "failed" };
     counter!("hourbucket_tls_reads_total", "port" => port, "result" => result).increment(1);
 }
 
+/// Counts a handshake of an HTTP port. `result` is `ok`, or one of a fixed set of reasons.
 pub fn tls_handshake(port: &'static str, result: &'static str) {
     counter!("hourbucket_tls_handshakes_total", "port" => port, "result" => result).increment(1);
 }
 
+/// Counts reloads by SIGHUP.
 pub fn config_reload(result: ReloadResult, n: u64) {
     counter!("hourbucket_config_reloads_total", "result" => result.label()).increment(n);
 }
@@ -572,6 +622,7 @@ pub fn config_taken_over(at_s: i64) {
     gauge!("hourbucket_config_last_reload_success_timestamp_seconds").set(at_s as f64);
 }
 
+/// `mode` is `bucket` or `timeseries`; known once the store is prepared.
 pub fn store_mode(mode: &'static str) {
     gauge!("hourbucket_store_mode", "mode" => mode).set(1.0);
 }

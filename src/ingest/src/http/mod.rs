@@ -127,6 +127,7 @@ pub struct Renewal {
     newest: NewestCredentials,
     routes: watch::Sender<Router>,
     port: PortSetter,
+    /// `None` without TLS.
     pub certificates: Option<Certificates>,
 }
 
@@ -274,6 +275,7 @@ impl HttpIngest {
         self.shared.credentials.as_deref()
     }
 
+    /// Take it before [`HttpIngest::serve`], which consumes the port.
     pub fn renewal(&self) -> Renewal {
         let shared = self.shared.clone();
         let routes = self.routes.clone();

@@ -19,13 +19,17 @@ pub enum Version {
 /// A parsed PUBLISH.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Publish {
+    /// UTF-8. Empty if a topic alias stands for it (MQTT 5); the device is then disconnected.
     pub topic: Bytes,
+    /// May be empty. Cut if the message was skipped.
     pub payload: Bytes,
     /// 0, 1 or 2.
     pub qos: u8,
     /// 0 with QoS 0.
     pub id: u16,
     pub(super) has_alias: bool,
+    /// The user properties (MQTT 5) that a rule needs, each name once. None if the message was
+    /// skipped.
     pub properties: Vec<(String, String)>,
     /// Size of the packet as it was sent.
     pub packet_bytes: usize,
@@ -39,7 +43,9 @@ pub struct Publish {
 /// The original sizes of a skipped message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Oversize {
+    /// The whole topic.
     pub topic_bytes: usize,
+    /// The whole payload.
     pub payload_bytes: usize,
 }
 
@@ -58,13 +64,17 @@ impl Publish {
 /// A packet that a device can send after CONNECT.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Packet {
+    /// A message; if it was skipped, the kept parts of it.
     Publish(Publish),
     /// Second step of QoS 2.
     PubRel(u16),
     /// Packet id and number of filters.
     Subscribe(u16, usize),
+    /// Packet id and number of filters.
     Unsubscribe(u16, usize),
+    /// PINGREQ.
     Ping,
+    /// DISCONNECT, with any reason code.
     Disconnect,
     /// PUBACK, PUBREC or PUBCOMP. This side publishes nothing, but a device may repeat one after a
     /// reconnect, for a message of another server (MQTT-4.4.0-1).

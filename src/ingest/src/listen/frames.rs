@@ -52,6 +52,7 @@ pub enum Next {
     OversizePacket(usize),
     /// A PUBLISH of this size begins, above the limit; continue with [`Frames::skip`].
     Oversize(usize),
+    /// A complete packet, or the kept parts of a PUBLISH that was skipped.
     Packet(Packet),
 }
 
@@ -63,6 +64,7 @@ enum State {
     Skipping(Box<Skip>),
 }
 
+/// Splits the bytes of a connection into packets, and skips messages that are too large.
 #[derive(Debug)]
 pub struct Frames {
     version: Version,

@@ -128,8 +128,12 @@ pub struct MqttListener {
 
 /// Replaces credentials and certificates of a port that is being served.
 pub struct Renewal {
+    /// The value is `None` if no credentials are configured.
     pub credentials: Setter<Option<Credentials>>,
+    /// Has the limits of connections and the trusted proxies; new ones apply from the next
+    /// connection on.
     pub connections: OpenConnections,
+    /// `None` without TLS.
     pub certificates: Option<Certificates>,
 }
 
@@ -182,6 +186,7 @@ impl MqttListener {
         self.port.local_addr()
     }
 
+    /// Take it before [`MqttListener::spawn`], which consumes the port.
     pub fn renewal(&self) -> Renewal {
         let credentials = self.credentials.clone();
         let connections = self.shared.connections.clone();
@@ -269,8 +274,10 @@ pub fn credentials(
 /// Why the port could not be opened with the files as they are.
 #[derive(Debug, thiserror::Error)]
 pub enum CheckError {
+    /// The tokens file cannot be read or is not valid.
     #[error(transparent)]
     Tokens(#[from] TokensError),
+    /// The files cannot be used, or devices would refuse the chain.
     #[error(transparent)]
     Certificates(#[from] CertificateError),
 }

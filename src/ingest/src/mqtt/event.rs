@@ -11,7 +11,7 @@ use net::access;
 
 /// The acknowledgement that a message requires.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Receipt {
+pub(crate) enum Receipt {
     /// QoS 1: PUBACK.
     PubAck(u16),
     /// QoS 2: PUBREC. Never requested, but a session created by another client may still hold such
@@ -20,7 +20,7 @@ pub enum Receipt {
 }
 
 #[derive(Debug, Default)]
-pub struct Message {
+pub(crate) struct Message {
     /// The topic; the broker should have verified that it is UTF-8.
     pub topic: Bytes,
     pub payload: Bytes,
@@ -44,7 +44,7 @@ pub struct Message {
 
 /// Why a message is not decoded.
 #[derive(Debug)]
-pub struct RefusedMessage {
+pub(crate) struct RefusedMessage {
     /// The reason of the dead letter.
     pub reason: RejectReason,
     pub detail: String,

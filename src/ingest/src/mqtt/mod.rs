@@ -89,7 +89,7 @@ mod observe;
 mod options;
 mod pace;
 mod reason;
-pub mod retained;
+mod retained;
 mod silence;
 mod socket;
 pub mod submit;

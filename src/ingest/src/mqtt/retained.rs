@@ -16,7 +16,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 const PLACES: usize = 65_536;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Note {
+pub(crate) struct Note {
     topic: u64,
     payload: u64,
 }

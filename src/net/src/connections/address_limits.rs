@@ -29,6 +29,7 @@ const UNPROVEN_MAX: u32 = 8;
 
 /// Why a connection is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[expect(missing_docs, reason = "the texts say it")]
 pub enum Refusal {
     #[error("connections_max reached")]
     Limit,
@@ -52,6 +53,7 @@ impl Refusal {
 /// An address as it is counted. One host usually has a whole IPv6 network of 64 bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum AddressKey {
+    /// The whole address, also of an IPv6 address that maps an IPv4 address.
     V4(Ipv4Addr),
     /// The upper 64 bits.
     V6(u64),

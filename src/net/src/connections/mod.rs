@@ -13,7 +13,7 @@
 //! its limit until it ends.
 
 pub(crate) mod address_limits;
-pub mod phase;
+pub(crate) mod phase;
 mod senders;
 #[cfg(test)]
 mod tests;
@@ -123,12 +123,14 @@ pub struct Place {
 /// How long an address is still paused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pause {
+    /// The time until it ends.
     pub left: Duration,
     /// It begins with this failure.
     pub is_new: bool,
 }
 
 impl OpenConnections {
+    /// No connection is open yet. The limits of an address do not apply to those of this machine.
     pub fn new(settings: Connections, proxies: Proxies, clock: Arc<dyn Clock>) -> OpenConnections {
         let state = State {
             settings,
@@ -306,11 +308,13 @@ impl State {
 }
 
 impl Place {
+    /// The other side; behind a proxy with the PROXY protocol, the address that the proxy names,
+    /// once its header has arrived.
     pub fn peer(&self) -> SocketAddr {
         self.entry.peer
     }
 
-    pub fn phase(&self) -> &Phase {
+    pub(crate) fn phase(&self) -> &Phase {
         &self.entry.phase
     }
 

@@ -26,7 +26,7 @@ const CUT: u64 = u64::MAX - 1;
 
 /// What a connection is doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Doing {
+pub(crate) enum Doing {
     /// A request is in progress.
     Busy,
     /// It waits for a request.
@@ -41,7 +41,7 @@ pub enum Doing {
 
 /// What a connection waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Awaited {
+pub(crate) enum Awaited {
     /// The first byte of a request.
     Request,
     /// The rest of a head: the request has begun to arrive, or it is the connection's first.
@@ -56,7 +56,7 @@ impl Awaited {
 
 /// The current [`Doing`] of a connection.
 #[derive(Debug)]
-pub struct Phase {
+pub(crate) struct Phase {
     word: AtomicU64,
     /// The task that waits for a request.
     waiting: AtomicWaker,
@@ -64,14 +64,14 @@ pub struct Phase {
 
 impl Phase {
     /// A new connection, which waits for the head of its first request.
-    pub fn waiting(now_ms: u64) -> Phase {
+    pub(crate) fn waiting(now_ms: u64) -> Phase {
         Phase {
             word: AtomicU64::new(word(now_ms, Awaited::Head)),
             waiting: AtomicWaker::new(),
         }
     }
 
-    pub fn now(&self) -> Doing {
+    pub(crate) fn now(&self) -> Doing {
         match self.word.load(Ordering::Acquire) {
             BUSY => Doing::Busy,
             CUT => Doing::Cut,
@@ -83,18 +83,18 @@ impl Phase {
     }
 
     /// A request has arrived. False if the connection was cut meanwhile.
-    pub fn begin(&self) -> bool {
+    pub(crate) fn begin(&self) -> bool {
         self.change(|_| BUSY)
     }
 
     /// The request is done; the connection waits for the next one.
-    pub fn rest(&self, now_ms: u64) {
+    pub(crate) fn rest(&self, now_ms: u64) {
         self.change(|_| word(now_ms, Awaited::Request));
     }
 
     /// The connection may be cut while the rest of its request's body arrives. The reader of the
     /// body limits its time, and calls [`Phase::begin`] if the request goes on afterwards.
-    pub fn body(&self, now_ms: u64) {
+    pub(crate) fn body(&self, now_ms: u64) {
         self.change(|_| word(now_ms, Awaited::Body));
     }
 
@@ -104,7 +104,7 @@ impl Phase {
     }
 
     /// Bytes have arrived. The first of a request begin its head. False if the connection was cut.
-    pub fn received(&self, now_ms: u64) -> bool {
+    pub(crate) fn received(&self, now_ms: u64) -> bool {
         let is_idle = |now: u64| now != BUSY && awaited(now) == Awaited::Request;
         self.change(|now| {
             if is_idle(now) {
@@ -116,7 +116,7 @@ impl Phase {
     }
 
     /// Cuts the connection if it still waits since then.
-    pub fn cut(&self, since_ms: u64) -> bool {
+    pub(crate) fn cut(&self, since_ms: u64) -> bool {
         let cut = Awaited::ALL.into_iter().any(|awaited| {
             let before = word(since_ms, awaited);
             self.word
@@ -130,7 +130,7 @@ impl Phase {
     }
 
     /// Takes back a cut: the request was complete before the connection noticed.
-    pub fn resume(&self) {
+    pub(crate) fn resume(&self) {
         self.word.store(BUSY, Ordering::Release);
     }
 

@@ -9,6 +9,7 @@ use crate::access::{CredentialFault, Denied, JwtFault, QuotaExceeded};
 
 /// Why a sender or reader is refused.
 #[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the texts say it")]
 pub enum AccessError {
     #[error(
         "token required: send the header `Authorization: Bearer <id>.<secret>` (or `Token` in \
@@ -32,10 +33,15 @@ pub enum AccessError {
     #[error(transparent)]
     Quota(#[from] QuotaExceeded),
     #[error("too many failed authentications from this address; try again with a valid token")]
-    Paused { seconds: u64 },
+    Paused {
+        /// Until the pause ends, rounded up.
+        seconds: u64,
+    },
 }
 
 impl AccessError {
+    /// 401: the credentials are missing or not valid. 403: they do not allow this. 429: a quota is
+    /// exceeded, or the address is paused.
     pub fn status(&self) -> StatusCode {
         match self {
             AccessError::NoToken

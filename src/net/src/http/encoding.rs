@@ -24,9 +24,13 @@ const ZSTD_WINDOW_LOG_MAX: u32 = 23;
 /// How a body is compressed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Encoding {
+    /// Not compressed.
     Identity,
+    /// One or more members (RFC 1952).
     Gzip,
+    /// One or more frames (RFC 8878).
     Zstd,
+    /// The zlib format (RFC 1950), or a raw stream (RFC 1951), which some senders send instead.
     Deflate,
     /// Only for remote write and read: the block format.
     Snappy,
@@ -35,7 +39,9 @@ pub enum Encoding {
 /// Why a body could not be decompressed.
 #[derive(Debug)]
 pub enum DecompressError {
+    /// The decompressed body exceeds the limit.
     TooLarge,
+    /// The body is truncated, has trailing bytes, or is compressed in another way.
     Corrupt(io::Error),
 }
 
@@ -74,6 +80,7 @@ impl Encoding {
         }
     }
 
+    /// The name in Content-Encoding.
     pub fn name(self) -> &'static str {
         match self {
             Encoding::Identity => "identity",

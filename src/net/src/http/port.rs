@@ -64,6 +64,8 @@ impl PortSetter {
 }
 
 impl Port {
+    /// `name`: the section of the configuration, and the label `port` of the metrics. The other
+    /// arguments are the first settings; the setter replaces them.
     pub fn new(
         name: &'static str,
         clock: Arc<dyn Clock>,

@@ -20,6 +20,7 @@ pub const REST_BYTES_MAX: usize = 2048;
 
 /// Why a connection has no usable header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[expect(missing_docs, reason = "the texts say it")]
 pub enum HeaderFault {
     #[error(
         "no PROXY header, which every connection from an address in trusted_proxies must begin with"

@@ -27,6 +27,7 @@ pub const REFUSED: &str = "proxy_header";
 
 /// Why a connection is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[expect(missing_docs, reason = "the texts say it")]
 pub enum ProxyFault {
     #[error(transparent)]
     Header(#[from] HeaderFault),

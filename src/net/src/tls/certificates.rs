@@ -179,7 +179,9 @@ pub enum CertificateError {
     /// Clients refuse the chain.
     #[error("{}: {}", path.display(), joined(problems))]
     Chain {
+        /// The file of the chain.
         path: PathBuf,
+        /// At least one.
         problems: Vec<ChainProblem>,
     },
 }
@@ -307,6 +309,7 @@ pub struct TlsStatus {
 /// Called at each check of the files, every few seconds.
 pub type OnTls = Arc<dyn Fn(TlsStatus) + Send + Sync>;
 
+/// The certificates of a port, which are read again when their files change. Clones share them.
 #[derive(Clone)]
 pub struct Certificates(Arc<Inner>);
 

@@ -89,7 +89,9 @@ pub enum TlsError {
 /// The files of a certificate chain and its private key.
 #[derive(Debug, Clone, Copy)]
 pub struct Identity<'a> {
+    /// PEM: the own certificate first, then its issuers.
     pub cert: &'a Path,
+    /// PEM: the private key of the first certificate.
     pub key: &'a Path,
 }
 

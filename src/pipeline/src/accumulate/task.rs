@@ -61,6 +61,7 @@ impl ShardHandle {
         Ok(())
     }
 
+    /// For queries of what the shard has in memory. It does not keep the shard alive.
     pub fn query_handle(&self) -> QueryHandle {
         self.query_handle.clone()
     }
@@ -85,9 +86,11 @@ pub struct ShardGauges {
 /// The readings since the start that the store has rejected because of their content.
 #[derive(Debug, Clone, Default)]
 pub struct StoreRejects {
+    /// Never decreases.
     pub readings: u64,
     /// Monotonic time of the last rejection, and its text.
     pub last_ms: u64,
+    /// Empty before the first rejection.
     pub detail: String,
 }
 
@@ -103,6 +106,8 @@ impl ShardGauges {
         self.rounds.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// Waits for the next stage. Meanwhile [`ShardGauges::rounds`] is `None`, so that the watchdog
+    /// does not take the shard for stuck.
     pub async fn waiting_for<T>(&self, next_stage: impl Future<Output = T>) -> T {
         self.waits.store(true, Ordering::Relaxed);
         let done = next_stage.await;

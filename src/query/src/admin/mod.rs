@@ -152,6 +152,7 @@ impl Admin {
         })
     }
 
+    /// Take it before [`Admin::serve`], which consumes the port.
     pub fn renewal(&self) -> Renewal {
         Renewal {
             port: self.port.1.clone(),

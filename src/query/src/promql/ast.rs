@@ -6,7 +6,7 @@ pub(super) use super::value_type::ValueType;
 /// A parsed query.
 #[derive(Debug, Clone)]
 pub struct Query {
-    pub expr: Expr,
+    pub(crate) expr: Expr,
     /// Number of selectors; their ids are below it.
     pub selectors: usize,
 }
@@ -19,7 +19,7 @@ impl Query {
 }
 
 #[derive(Debug, Clone)]
-pub enum Expr {
+pub(crate) enum Expr {
     Number(f64),
     String(String),
     Selector(Selector),
@@ -47,14 +47,14 @@ impl Expr {
 
 /// `@`.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum At {
+pub(crate) enum At {
     Start,
     End,
     Ms(i64),
 }
 
 #[derive(Debug, Clone)]
-pub struct Selector {
+pub(crate) struct Selector {
     /// Its place in the data that the evaluation gets.
     pub id: usize,
     pub matchers: Vec<Matcher>,
@@ -63,7 +63,7 @@ pub struct Selector {
 }
 
 #[derive(Debug, Clone)]
-pub struct Subquery {
+pub(crate) struct Subquery {
     pub expr: Expr,
     pub range_ms: i64,
     /// `None`: the default interval.
@@ -73,7 +73,7 @@ pub struct Subquery {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum BinaryOp {
+pub(crate) enum BinaryOp {
     Add,
     Sub,
     Mul,
@@ -114,7 +114,7 @@ pub(crate) enum Cardinality {
 }
 
 #[derive(Debug, Clone)]
-pub struct Binary {
+pub(crate) struct Binary {
     pub op: BinaryOp,
     pub(crate) lhs: Expr,
     pub(crate) rhs: Expr,
@@ -131,7 +131,7 @@ pub struct Binary {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AggregateOp {
+pub(crate) enum AggregateOp {
     Sum,
     Avg,
     Count,
@@ -149,7 +149,7 @@ pub enum AggregateOp {
 }
 
 #[derive(Debug, Clone)]
-pub struct Aggregate {
+pub(crate) struct Aggregate {
     pub op: AggregateOp,
     pub expr: Expr,
     pub param: Option<Expr>,
@@ -158,7 +158,7 @@ pub struct Aggregate {
 }
 
 #[derive(Debug, Clone)]
-pub struct Call {
+pub(crate) struct Call {
     pub function: &'static super::functions::Function,
     pub args: Vec<Expr>,
 }

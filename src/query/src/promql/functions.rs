@@ -5,7 +5,7 @@ use super::value_type::ValueType::{Matrix, Scalar, String, Vector};
 
 /// How a function is evaluated.
 #[derive(Debug, Clone, Copy)]
-pub enum Kind {
+pub(crate) enum Kind {
     /// A number of each sample.
     Map(fn(f64) -> f64),
     /// A part of the time that each sample, or without an argument the evaluation, denotes.
@@ -19,7 +19,7 @@ pub enum Kind {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum OverTime {
+pub(crate) enum OverTime {
     Avg,
     Sum,
     Count,
@@ -59,7 +59,7 @@ impl OverTime {
 
 /// A function's name and signature.
 #[derive(Debug)]
-pub struct Function {
+pub(crate) struct Function {
     pub name: &'static str,
     pub args: &'static [ValueType],
     /// How many arguments at the end are optional; the last may be repeated without limit if

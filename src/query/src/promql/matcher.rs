@@ -75,7 +75,11 @@ impl Matcher {
         }
     }
 
-    pub(crate) fn regex(name: String, value: String, is_positive: bool) -> Result<Matcher, PromqlError> {
+    pub(crate) fn regex(
+        name: String,
+        value: String,
+        is_positive: bool,
+    ) -> Result<Matcher, PromqlError> {
         let pattern = Pattern::new(&value)?;
         Ok(Matcher {
             name,

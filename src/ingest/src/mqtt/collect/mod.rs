@@ -86,7 +86,7 @@ impl PayloadDecoder {
 
 /// Settings for all messages of a collector.
 #[derive(Debug, Clone)]
-pub struct Settings {
+pub(crate) struct Settings {
     /// The `source` of its dead letters.
     pub source: &'static str,
     pub(crate) payload_bytes_max: usize,
@@ -97,7 +97,7 @@ pub struct Settings {
 
 /// The result for a received message.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Take {
+pub(crate) enum Take {
     /// Collected, with the note to remember once it is acknowledged.
     Accepted(Option<Note>),
     /// To be acknowledged only: an unwanted retained message, our own status, or a message without
@@ -109,7 +109,7 @@ pub enum Take {
 
 /// Rejects per reason. A list, because there are few reasons.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Rejected(pub Vec<(RejectReason, u64)>);
+pub(crate) struct Rejected(pub Vec<(RejectReason, u64)>);
 
 impl Rejected {
     fn add(&mut self, rejects: &Rejects) {
@@ -121,14 +121,14 @@ impl Rejected {
         }
     }
 
-    pub fn total(&self) -> u64 {
+    pub(crate) fn total(&self) -> u64 {
         self.0.iter().map(|(_, n)| n).sum()
     }
 }
 
 /// The content of one ingest batch.
 #[derive(Debug)]
-pub struct CollectedBatch {
+pub(crate) struct CollectedBatch {
     pub batch: ReadingBatch,
     /// The messages with a reject, each once.
     pub dead: Vec<DeadLetter>,
@@ -145,10 +145,10 @@ pub struct CollectedBatch {
 
 /// The message does not fit into the current batch: hand that over first.
 #[derive(Debug, PartialEq, Eq)]
-pub struct NoRoom;
+pub(crate) struct NoRoom;
 
 #[derive(Debug)]
-pub struct Collector {
+pub(crate) struct Collector {
     routes: Vec<Route>,
     decoding: Arc<Decoding>,
     settings: Settings,
@@ -176,7 +176,7 @@ impl Collector {
     ///
     /// # Errors
     /// A topic template cannot be parsed.
-    pub fn new(
+    pub(crate) fn new(
         subscriptions: &[Subscription],
         settings: Settings,
         decoding: Arc<Decoding>,
@@ -232,14 +232,14 @@ impl Collector {
 
     /// Adds a limit on field names: readings with too many are rejected.
     #[must_use]
-    pub fn counting_fields(self, fields: Option<FieldLimiter>) -> Collector {
+    pub(crate) fn counting_fields(self, fields: Option<FieldLimiter>) -> Collector {
         Collector { fields, ..self }
     }
 
     /// Adds a limit on the bytes of the readings in one ingest batch: those of a message that exceed
     /// it alone are rejected.
     #[must_use]
-    pub fn limiting_readings(mut self, bytes_max: usize) -> Collector {
+    pub(crate) fn limiting_readings(mut self, bytes_max: usize) -> Collector {
         self.readings_bytes_max = bytes_max;
         self.batch.limit_bytes(bytes_max);
         self
@@ -259,24 +259,24 @@ impl Collector {
     }
 
     /// Whether nothing is collected.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.messages == 0
     }
 
     /// Readings in the batch, and those that were rejected since the one before.
-    pub fn received(&self) -> usize {
+    pub(crate) fn received(&self) -> usize {
         self.batch.len() + usize::try_from(self.rejected.total()).unwrap_or(usize::MAX)
     }
 
     /// Whether the batch should be handed over before more is added.
-    pub fn is_full(&self) -> bool {
+    pub(crate) fn is_full(&self) -> bool {
         self.messages >= MESSAGES_MAX
             || self.batch.memory_bytes() + self.dead_bytes >= BATCH_BYTES_MAX
             || self.batch.names_len() >= NAMES_MAX / 2
     }
 
     /// Returns the collected batch and starts a new one.
-    pub fn finish(&mut self) -> CollectedBatch {
+    pub(crate) fn finish(&mut self) -> CollectedBatch {
         self.messages = 0;
         self.dead_bytes = 0;
         CollectedBatch {
@@ -292,7 +292,7 @@ impl Collector {
 
     /// A connection is open. `session_present`: the broker kept the messages that arrived
     /// meanwhile.
-    pub fn connected(&mut self, session_present: bool) {
+    pub(crate) fn connected(&mut self, session_present: bool) {
         self.sparkplug.reconnected();
         if !session_present {
             self.sparkplug.forget();
@@ -309,7 +309,7 @@ impl Collector {
     }
 
     /// The births.
-    pub fn births(&self) -> &Sparkplug {
+    pub(crate) fn births(&self) -> &Sparkplug {
         &self.sparkplug
     }
 
@@ -356,7 +356,7 @@ impl Collector {
     /// # Errors
     /// Its field names or its readings do not fit into the current batch; nothing of the message was
     /// added. Cannot happen for an empty batch.
-    pub fn take(&mut self, message: &Message, received_at_ms: i64) -> Result<Take, NoRoom> {
+    pub(crate) fn take(&mut self, message: &Message, received_at_ms: i64) -> Result<Take, NoRoom> {
         let route = std::str::from_utf8(&message.topic).map(|topic| self.route(topic));
         let note = match route.map(|route| route.map(|at| &self.routes[at])) {
             Ok(Some(route)) if route.retained == Retained::Once && !route.is_shared => {

@@ -44,7 +44,7 @@ const SENSORS_AT_ONCE: usize = 8;
 const TIME_MAX: Duration = Duration::from_secs(8);
 
 impl MongoStore {
-    pub async fn read<T: Send + 'static>(
+    pub(crate) async fn read<T: Send + 'static>(
         &self,
         operation: impl Future<Output = Found<T>> + Send + 'static,
     ) -> Result<T, StoreError> {
@@ -63,7 +63,7 @@ impl MongoStore {
         result?.map_err(|e| command_error(&e))
     }
 
-    pub async fn read_pages(&self, q: &PageQuery) -> Result<PageResults, StoreError> {
+    pub(crate) async fn read_pages(&self, q: &PageQuery) -> Result<PageResults, StoreError> {
         let of = self.collections();
         let q = q.clone();
         let mut found = self.read(async move { pages(&of, &q).await }).await?;
@@ -82,7 +82,7 @@ impl MongoStore {
         Ok(found)
     }
 
-    pub async fn read_measurements(
+    pub(crate) async fn read_measurements(
         &self,
         q: &MeasurementQuery,
     ) -> Result<MeasurementResults, StoreError> {
@@ -91,14 +91,17 @@ impl MongoStore {
         self.read(async move { measurements(&of, &q).await }).await
     }
 
-    pub async fn read_sensors(&self, q: &SensorQuery) -> Result<Vec<String>, StoreError> {
+    pub(crate) async fn read_sensors(&self, q: &SensorQuery) -> Result<Vec<String>, StoreError> {
         let of = self.collections();
         let q = q.clone();
         self.read(async move { next_sensors(&of.buckets, &q).await })
             .await
     }
 
-    pub async fn read_newest(&self, sensors: &[SensorId]) -> Result<Vec<StoredSensor>, StoreError> {
+    pub(crate) async fn read_newest(
+        &self,
+        sensors: &[SensorId],
+    ) -> Result<Vec<StoredSensor>, StoreError> {
         let of = self.collections();
         let sensors = sensors.to_vec();
         let latest = self.optional_indexes.latest;
@@ -133,7 +136,7 @@ impl MongoStore {
         .await
     }
 
-    pub async fn read_dead_letters(
+    pub(crate) async fn read_dead_letters(
         &self,
         q: &DeadLetterQuery,
     ) -> Result<Vec<StoredDeadLetter>, StoreError> {
