@@ -151,7 +151,7 @@ need_package() {
     if [[ ! -e $DEB ]]; then
         mkdir -p "$WORK/target/release"
         strip -o "$WORK/target/release/hourbucket" "$BIN" || return
-        CARGO_TARGET_DIR=$WORK/target "$CARGO_DEB" --no-build --no-strip --fast -o "$DEB" >/dev/null || return
+        CARGO_TARGET_DIR=$WORK/target "$CARGO_DEB" -p hourbucket --no-build --no-strip --fast -o "$DEB" >/dev/null || return
     fi
     NEW=$(mktemp -d -p "$WORK")
     chmod 755 "$NEW"

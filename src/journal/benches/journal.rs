@@ -3,7 +3,7 @@
 //! of the same size with fdatasync on the same disk. Both alternate every fraction of a second, so
 //! that other load on the machine affects both. A benchmark, not a test.
 //!
-//!     cargo bench --bench journal [-- DIRECTORY [SECONDS]]
+//!     cargo bench -p journal --bench journal [-- DIRECTORY [SECONDS]]
 
 #![allow(clippy::disallowed_macros, reason = "a program for a terminal")]
 

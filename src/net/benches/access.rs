@@ -1,5 +1,5 @@
 //! CPU time that access control takes from each reading: its share of decoding, in one thread.
-//! `cargo bench --bench access`.
+//! `cargo bench -p net --bench access`.
 //!
 //! - *sensors*: the patterns in `write`, compared with the sensor id of each reading.
 //! - *tag*: `ingest.sender_tag`.

@@ -2,7 +2,7 @@
 //! readings each, alternating with flushes as in the service. Compares resident memory with the
 //! shards' own estimate. A benchmark, not a test.
 //!
-//!     cargo bench --bench sensors [-- SENSORS]
+//!     cargo bench -p pipeline --bench sensors [-- SENSORS]
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
 //! The stages of the pipeline, each separately, to detect regressions: decode, journal, accumulate,
-//! BSON packing. Figures, not tests: `cargo bench -p loadtest -p hourbucket --bench stages`.
+//! BSON packing. Figures, not tests: `cargo bench --bench stages`.
 
 #![allow(missing_docs, reason = "criterion's macro makes an item without")]
 
