@@ -23,7 +23,7 @@ const AFTER_DEADLINE: Duration = Duration::from_secs(10);
 
 /// The connection to the service manager.
 #[derive(Debug, Default)]
-pub struct Notifier {
+pub(crate) struct Notifier {
     socket: Option<UnixDatagram>,
     watchdog: Option<Duration>,
     failed: AtomicBool,
@@ -34,7 +34,7 @@ impl Notifier {
     ///
     /// # Errors
     /// The socket cannot be used. The manager would then wait for a notification in vain.
-    pub fn new(manager: &Manager) -> io::Result<Notifier> {
+    pub(crate) fn new(manager: &Manager) -> io::Result<Notifier> {
         let Some(name) = &manager.notify_socket else {
             return Ok(Notifier::default());
         };
@@ -60,7 +60,7 @@ impl Notifier {
     }
 
     /// The service is ready: at the start, and after every reload, successful or not.
-    pub async fn ready(&self, status: &str) {
+    pub(crate) async fn ready(&self, status: &str) {
         self.send(&format!("READY=1\nSTATUS={}", line(status)))
             .await;
     }
@@ -78,7 +78,7 @@ impl Notifier {
 
     /// The service drains for at most `deadline`. Requests that time from the manager, regardless
     /// of its own limit.
-    pub async fn stopping(&self, deadline: Duration) {
+    pub(crate) async fn stopping(&self, deadline: Duration) {
         let usec = (deadline + AFTER_DEADLINE).as_micros();
         let status = "stopping: storing acknowledged readings";
         self.send(&format!(
@@ -88,12 +88,12 @@ impl Notifier {
     }
 
     /// A sign of life for the watchdog.
-    pub async fn alive(&self) {
+    pub(crate) async fn alive(&self) {
         self.send("WATCHDOG=1").await;
     }
 
     /// Sets the line in `systemctl status`.
-    pub async fn status(&self, status: &str) {
+    pub(crate) async fn status(&self, status: &str) {
         self.send(&format!("STATUS={}", line(status))).await;
     }
 

@@ -32,7 +32,7 @@ use store::reading::{DeadLetterQuery, StoredDeadLetter};
 use telemetry::rejected;
 
 /// The routes of the read API.
-pub const ROUTES: [&str; 6] = [
+pub(crate) const ROUTES: [&str; 6] = [
     "/v1/sensors",
     "/v1/sensors/{id}/hourly",
     "/v1/sensors/{id}/daily",
