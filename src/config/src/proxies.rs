@@ -84,16 +84,13 @@ impl fmt::Display for Network {
 pub enum ProxyHeader {
     /// `"x-forwarded-for"`: a header of each request.
     XForwardedFor,
-    /// `"forwarded"`: a header of each request (RFC 7239).
-    Forwarded,
     /// `"proxy-v2"`: the PROXY protocol, version 2, before each connection.
     ProxyV2,
 }
 
 impl ProxyHeader {
-    const ALL: [(&'static str, ProxyHeader); 3] = [
+    const ALL: [(&'static str, ProxyHeader); 2] = [
         ("x-forwarded-for", ProxyHeader::XForwardedFor),
-        ("forwarded", ProxyHeader::Forwarded),
         ("proxy-v2", ProxyHeader::ProxyV2),
     ];
 

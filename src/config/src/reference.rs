@@ -109,7 +109,7 @@ const TYPES: &[(&str, &str, Option<&str>)] = &[
     ),
     (
         "http.proxy_header",
-        "`\"x-forwarded-for\"`, `\"forwarded\"`, `\"proxy-v2\"`",
+        "`\"x-forwarded-for\"`, `\"proxy-v2\"`",
         Some("`\"x-forwarded-for\"`"),
     ),
     (
@@ -119,7 +119,7 @@ const TYPES: &[(&str, &str, Option<&str>)] = &[
     ),
     (
         "admin.proxy_header",
-        "`\"x-forwarded-for\"`, `\"forwarded\"`, `\"proxy-v2\"`",
+        "`\"x-forwarded-for\"`, `\"proxy-v2\"`",
         Some("`\"x-forwarded-for\"`"),
     ),
     (

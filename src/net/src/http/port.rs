@@ -6,7 +6,6 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, OnceLock};
 
-use axum::http::header::FORWARDED;
 use axum::http::{HeaderMap, HeaderName};
 use tokio::net::TcpStream;
 
@@ -189,14 +188,10 @@ impl Connection {
     /// The client of a trusted proxy.
     pub(super) fn asks_for(&self, headers: &HeaderMap) -> Option<IpAddr> {
         let proxies = self.proxies.as_ref()?;
-        let is_rfc_7239 = proxies.header == ProxyHeader::Forwarded;
-        let name = if is_rfc_7239 {
-            FORWARDED
-        } else {
-            X_FORWARDED_FOR
-        };
-        let values = headers.get_all(name).iter().map(|value| value.as_bytes());
-        forwarded::client(values, is_rfc_7239, |ip| proxies.trusts(ip))
+        let values = headers.get_all(X_FORWARDED_FOR).iter();
+        forwarded::client(values.map(|value| value.as_bytes()), |ip| {
+            proxies.trusts(ip)
+        })
     }
 
     pub(super) fn now_ms(&self) -> u64 {

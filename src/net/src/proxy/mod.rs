@@ -1,15 +1,15 @@
 //! The client of a trusted proxy: the address that the proxy names counts for limits, pauses and
 //! logs, not its own.
 //!
-//! Only addresses in `trusted_proxies` of the port are believed. The header that they send is a
-//! setting, because a proxy passes on headers that it does not know: a client could send the other
-//! one itself.
+//! Only addresses in `trusted_proxies` of the port are believed. Whether they send a header or the
+//! PROXY protocol is a setting, because a proxy that uses the protocol passes on headers as they
+//! are: a client could send the header itself.
 //!
 //! - [`header`]: the PROXY protocol, version 2, on each port. Every connection from a trusted proxy
 //!   must begin with it, so that one that bypasses the proxy's configuration is noticed. It is read
 //!   within the time limit for the first request, and byte for byte, so that no byte after it is
 //!   lost.
-//! - [`forwarded`]: headers of each request, on the HTTP ports.
+//! - [`forwarded`]: a header of each request, on the HTTP ports.
 
 pub mod forwarded;
 pub mod header;

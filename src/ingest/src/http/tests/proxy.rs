@@ -196,47 +196,35 @@ async fn a_header_of_another_is_not_believed() {
 
 #[tokio::test]
 async fn the_address_in_a_header_of_a_request_counts_for_pauses() {
-    for (kind, name, client, other, ignored) in [
-        (
-            ProxyHeader::XForwardedFor,
-            "x-forwarded-for",
-            ["198.51.100.9, 192.0.2.1", "1.1.1.1, 192.0.2.1, 127.0.0.1"],
-            "192.0.2.1, 192.0.2.2",
-            "forwarded",
-        ),
-        (
-            ProxyHeader::Forwarded,
-            "forwarded",
-            [
-                "for=198.51.100.9, for=192.0.2.1",
-                "for=192.0.2.1;proto=https, for=\"127.0.0.1:80\"",
-            ],
-            "for=192.0.2.1, for=192.0.2.2",
-            "x-forwarded-for",
-        ),
-    ] {
-        let rig = rig("127.0.0.1", kind, |_| {}).await;
-        rig.limits.exempt_none();
-        let ask = async |token: &str, name: &'static str, value: &str| {
-            with_token(token)
-                .header(name, value)
-                .send(rig.addr)
-                .await
-                .status
-        };
-        for (n, status) in [401, 401, 401, 429, 429].into_iter().enumerate() {
-            assert_eq!(ask("gw1.wrong", name, client[n % 2]).await, status, "{n}");
-        }
-        assert_eq!(
-            ask("gw1.secret", name, client[0]).await,
-            400,
-            "a valid token is served"
-        );
-        assert_eq!(ask("gw1.wrong", name, other).await, 401);
-        // The other header is one that the client may have sent itself. Without the right one the
-        // proxy itself asks.
+    let rig = rig("127.0.0.1", ProxyHeader::XForwardedFor, |_| {}).await;
+    rig.limits.exempt_none();
+    let client = ["198.51.100.9, 192.0.2.1", "1.1.1.1, 192.0.2.1, 127.0.0.1"];
+    let ask = async |token: &str, name: &'static str, value: &str| {
+        with_token(token)
+            .header(name, value)
+            .send(rig.addr)
+            .await
+            .status
+    };
+    let name = "x-forwarded-for";
+    for (n, status) in [401, 401, 401, 429, 429].into_iter().enumerate() {
+        assert_eq!(ask("gw1.wrong", name, client[n % 2]).await, status, "{n}");
+    }
+    assert_eq!(
+        ask("gw1.secret", name, client[0]).await,
+        400,
+        "a valid token is served"
+    );
+    assert_eq!(
+        ask("gw1.wrong", name, "192.0.2.1, 192.0.2.2").await,
+        401,
+        "another address is not paused"
+    );
+    // Headers of other names are ones that the client may have sent itself. Without the right one
+    // the proxy itself asks.
+    for (name, value) in [("forwarded", "for=192.0.2.1"), ("x-real-ip", "192.0.2.1")] {
         for _ in 0..5 {
-            assert_eq!(ask("gw1.wrong", ignored, client[0]).await, 401);
+            assert_eq!(ask("gw1.wrong", name, value).await, 401, "{name}");
         }
     }
 }
@@ -297,29 +285,17 @@ async fn without_tokens_the_clients_of_a_proxy_must_be_on_this_machine() {
 
 #[tokio::test]
 async fn what_a_client_puts_before_its_address_does_not_hide_it() {
-    for (kind, name, values) in [
-        (
-            ProxyHeader::XForwardedFor,
-            "x-forwarded-for",
-            [&b"\xff, 192.0.2.1"[..], &b"\", 192.0.2.1"[..]],
-        ),
-        (
-            ProxyHeader::Forwarded,
-            "forwarded",
-            [&b"\xff, for=192.0.2.1"[..], &b"x=\", for=192.0.2.1"[..]],
-        ),
-    ] {
-        let rig = rig("127.0.0.1", kind, |_| {}).await;
-        rig.limits.exempt_none();
-        let head = format!(
-            "{}content-length: 2\r\n{name}: ",
-            with_token("gw1.wrong").head()
-        );
-        for (n, status) in [401, 401, 401, 429].into_iter().enumerate() {
-            let request = [head.as_bytes(), values[n % 2], b"\r\n\r\n[]"].concat();
-            let mut stream = open(&rig, &request).await;
-            let answer = Answer::read(&mut stream).await.unwrap();
-            assert_eq!(answer.status, status, "{name} {n}");
-        }
+    let values = [&b"\xff, 192.0.2.1"[..], &b"\", 192.0.2.1"[..]];
+    let rig = rig("127.0.0.1", ProxyHeader::XForwardedFor, |_| {}).await;
+    rig.limits.exempt_none();
+    let head = format!(
+        "{}content-length: 2\r\nx-forwarded-for: ",
+        with_token("gw1.wrong").head()
+    );
+    for (n, status) in [401, 401, 401, 429].into_iter().enumerate() {
+        let request = [head.as_bytes(), values[n % 2], b"\r\n\r\n[]"].concat();
+        let mut stream = open(&rig, &request).await;
+        let answer = Answer::read(&mut stream).await.unwrap();
+        assert_eq!(answer.status, status, "{n}");
     }
 }
