@@ -34,9 +34,6 @@ _hourbucket() {
             hourbucket,decode)
                 cmd="hourbucket__subcmd__decode"
                 ;;
-            hourbucket,hash-token)
-                cmd="hourbucket__subcmd__hash__subcmd__token"
-                ;;
             hourbucket,help)
                 cmd="hourbucket__subcmd__help"
                 ;;
@@ -105,9 +102,6 @@ _hourbucket() {
                 ;;
             hourbucket__subcmd__help,decode)
                 cmd="hourbucket__subcmd__help__subcmd__decode"
-                ;;
-            hourbucket__subcmd__help,hash-token)
-                cmd="hourbucket__subcmd__help__subcmd__hash__subcmd__token"
                 ;;
             hourbucket__subcmd__help,help)
                 cmd="hourbucket__subcmd__help__subcmd__help"
@@ -233,7 +227,7 @@ _hourbucket() {
 
     case "${cmd}" in
         hourbucket)
-            opts="-h -V --config --help --version run probe check init decode import tail reconcile convert dead-letters journal tokens hash-token completions config-reference help"
+            opts="-h -V --config --help --version run probe check init decode import tail reconcile convert dead-letters journal tokens completions config-reference help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -586,26 +580,8 @@ _hourbucket() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
-        hourbucket__subcmd__hash__subcmd__token)
-            opts="-h --config --help"
-            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
-                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-                return 0
-            fi
-            case "${prev}" in
-                --config)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                *)
-                    COMPREPLY=()
-                    ;;
-            esac
-            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-            return 0
-            ;;
         hourbucket__subcmd__help)
-            opts="run probe check init decode import tail reconcile convert dead-letters journal tokens hash-token completions config-reference help"
+            opts="run probe check init decode import tail reconcile convert dead-letters journal tokens completions config-reference help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -731,20 +707,6 @@ _hourbucket() {
             return 0
             ;;
         hourbucket__subcmd__help__subcmd__decode)
-            opts=""
-            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
-                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-                return 0
-            fi
-            case "${prev}" in
-                *)
-                    COMPREPLY=()
-                    ;;
-            esac
-            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-            return 0
-            ;;
-        hourbucket__subcmd__help__subcmd__hash__subcmd__token)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )

@@ -60,8 +60,8 @@ pub(crate) enum InvalidToken {
     #[error("sha256 must be 64 hexadecimal digits, the SHA-256 of the secret")]
     Hash,
     #[error(
-        "sha256 is the hash of an empty text, so anyone could use the token; replace it with the \
-         hash of a secret (`hourbucket hash-token`)"
+        "sha256 is the hash of an empty text, so anyone could use the token; give the token a \
+         secret with `hourbucket tokens rotate`"
     )]
     EmptySecret,
     #[error("another entry has the same id")]

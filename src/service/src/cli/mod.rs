@@ -26,7 +26,6 @@ mod tail;
 mod tokens;
 
 use std::error::Error;
-use std::io::Read;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -141,8 +140,6 @@ enum Command {
         #[command(subcommand)]
         command: tokens::TokensCommand,
     },
-    /// Read a secret from standard input and print its line for http.tokens_file
-    HashToken,
     /// Print the completion script of a shell
     Completions {
         #[arg(value_enum)]
@@ -219,7 +216,6 @@ fn run_command(arguments: Arguments, on_idle: fn()) -> ExitCode {
             Ok(config) => tail::run(options, &config),
             Err(errors) => fail(errors),
         },
-        Command::HashToken => hash_token(),
         Command::Tokens { command } => tokens::run(command, arguments.config.as_deref()),
         Command::Completions { shell } => {
             match generated::completions(&Arguments::command(), *shell) {
@@ -407,43 +403,5 @@ async fn check_all(loaded: &config::Loaded) -> ExitCode {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE
-    }
-}
-
-fn hash_token() -> ExitCode {
-    let mut secret = String::new();
-    match std::io::stdin().lock().read_to_string(&mut secret) {
-        Ok(_) => {
-            let Some(line) = hash_line(&secret) else {
-                return fail(
-                    "standard input is empty; expected a secret, such as the output of `openssl \
-                     rand -hex 24`",
-                );
-            };
-            print_line(&line);
-            ExitCode::SUCCESS
-        }
-        Err(error) => fail(format!("standard input: {error}")),
-    }
-}
-
-/// The line of the tokens file; `None` without a secret, whose hash would let anyone in.
-fn hash_line(text: &str) -> Option<String> {
-    let secret = text.trim_end_matches(['\r', '\n']);
-    let hash = (!secret.is_empty()).then(|| net::access::hash_secret(secret))?;
-    Some(format!("sha256 = \"{hash}\""))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_empty_secret_has_no_line_in_the_tokens_file() {
-        for empty in ["", "\n", "\r\n"] {
-            assert_eq!(hash_line(empty), None);
-        }
-        assert_eq!(hash_line("x"), hash_line("x\n"));
-        assert!(hash_line("x").unwrap().starts_with("sha256 = \"2d711642"));
     }
 }
