@@ -3,7 +3,6 @@
 #[path = "../support"]
 mod support {
     pub(crate) mod promql;
-    pub(crate) mod remote_read;
     pub(crate) mod watch;
 }
 
@@ -26,4 +25,3 @@ mod receipt_times;
 mod rejected_appends;
 mod shard_rig;
 mod two_writers;
-mod xor_chunks;

@@ -259,9 +259,14 @@ pub fn put_varint(number: u32, value: u64, out: &mut Vec<u8>) {
 
 /// Appends a field of bytes, a text or a message.
 pub fn put_bytes(number: u32, value: &[u8], out: &mut Vec<u8>) {
-    put_tag(number, BYTES, out);
-    put_number(value.len() as u64, out);
+    put_length(number, value.len(), out);
     out.extend_from_slice(value);
+}
+
+/// Appends the tag and the length of a field of bytes; its bytes must follow.
+pub fn put_length(number: u32, bytes: usize, out: &mut Vec<u8>) {
+    put_tag(number, BYTES, out);
+    put_number(bytes as u64, out);
 }
 
 /// Appends a double.
@@ -274,7 +279,8 @@ fn put_tag(number: u32, wire_type: u64, out: &mut Vec<u8>) {
     put_number(u64::from(number) << 3 | wire_type, out);
 }
 
-fn put_number(mut value: u64, out: &mut Vec<u8>) {
+/// Appends a varint without a tag.
+pub fn put_number(mut value: u64, out: &mut Vec<u8>) {
     while value >= 0x80 {
         out.push(value as u8 | 0x80);
         value >>= 7;

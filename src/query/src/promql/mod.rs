@@ -11,7 +11,6 @@
 
 mod ast;
 mod at_times;
-pub mod chunk;
 mod durations;
 mod error;
 mod eval;

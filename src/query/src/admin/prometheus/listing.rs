@@ -79,10 +79,10 @@ async fn list(runner: Runner, params: Params, reader: Reader, asked: Asked) -> A
     };
     let shown = Shown::default();
     let _ = shown.set(format!("{asked:?} {}", params.selectors().join(" ")));
-    let body = runner.in_thread(shown, None, move |work, reply| {
+    let body = runner.in_thread(shown, None, move |work| {
         let mut listing = Listing::new(asked, limit, work.settings.series_max);
-        let collected = listing.collect(work, &params, overlaps_ms, &reader);
-        let _ = reply.send(collected.map(|()| listing.into_text()));
+        listing.collect(work, &params, overlaps_ms, &reader)?;
+        Ok(listing.into_text())
     });
     let body = body.await?;
     sent(body, &runner.reads)

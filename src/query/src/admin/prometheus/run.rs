@@ -77,21 +77,19 @@ impl Runner {
     ) -> Result<String, PrometheusError> {
         let shown = Shown::default();
         let _ = shown.set(text.clone());
-        self.in_thread(shown, within, move |work, reply| {
-            let evaluated = work.evaluate(&text, time, &reader);
-            let body = evaluated.map(|evaluated| result_text(evaluated, time.start_ms, limit));
-            let _ = reply.send(body);
+        self.in_thread(shown, within, move |work| {
+            let evaluated = work.evaluate(&text, time, &reader)?;
+            Ok(result_text(evaluated, time.start_ms, limit))
         })
         .await
     }
 
-    /// Does work in a separate thread, and returns its reply. The work may continue after it, until
-    /// the deadline.
+    /// Does work in a separate thread, and returns its result.
     pub(super) async fn in_thread<T: Send + 'static>(
         &self,
         shown: Shown,
         within: Option<Duration>,
-        job: impl FnOnce(&Work, Reply<T>) + Send + 'static,
+        job: impl FnOnce(&Work) -> Result<T, PrometheusError> + Send + 'static,
     ) -> Result<T, PrometheusError> {
         let limit = within
             .unwrap_or(self.settings.timeout)
@@ -113,7 +111,6 @@ impl Runner {
             stop: guard.stop.clone(),
             token: guard.token.clone(),
             runtime: Handle::current(),
-            deadline,
         };
         let thread = std::thread::Builder::new()
             .name("promql".to_owned())
@@ -121,7 +118,8 @@ impl Runner {
         let spawned = thread.spawn(move || {
             priority::lower_own(priority::QUERIES);
             let _running = metrics::promql_running();
-            job(&work, reply);
+            // An error means that the client has gone.
+            let _ = reply.send(job(&work));
             drop(permit);
         });
         if let Err(error) = spawned {
@@ -158,8 +156,6 @@ impl Runner {
 
 /// The text of a query in the log, once it is known.
 pub(super) type Shown = Arc<OnceLock<String>>;
-/// Where the result goes.
-pub(super) type Reply<T> = oneshot::Sender<Result<T, PrometheusError>>;
 
 /// What a query's thread needs.
 pub(super) struct Work {
@@ -167,8 +163,7 @@ pub(super) struct Work {
     pub(super) settings: Arc<Promql>,
     pub(super) stop: Stop,
     token: CancellationToken,
-    pub(super) runtime: Handle,
-    pub(super) deadline: tokio::time::Instant,
+    runtime: Handle,
 }
 
 impl Work {

@@ -37,25 +37,16 @@ pub(super) enum RequestError {
     LongRegex(usize),
     #[error(transparent)]
     Matcher(#[from] PromqlError),
-    #[error(
-        "server does not support any of the requested response types; supported: SAMPLES, \
-         STREAMED_XOR_CHUNKS"
-    )]
+    #[error("server does not support any of the requested response types; supported: SAMPLES")]
     ResponseType,
 }
 
-/// The form of the answer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum ResponseType {
-    Samples,
-    StreamedXorChunks,
-}
+/// `ReadRequest.ResponseType.SAMPLES`, the form of every answer.
+const SAMPLES: u64 = 0;
 
 #[derive(Debug)]
 pub(super) struct ReadRequest {
     pub(super) queries: Vec<SelectorRequest>,
-    /// The first of the client's list that exists here.
-    pub(super) response: ResponseType,
 }
 
 /// What all queries of a request may have together.
@@ -101,26 +92,11 @@ impl ReadRequest {
                 _ => {}
             }
         }
-        Ok(ReadRequest {
-            queries,
-            response: negotiated(&accepted)?,
-        })
-    }
-}
-
-/// The first known one; without a list, samples.
-fn negotiated(accepted: &[u64]) -> Result<ResponseType, RequestError> {
-    let known = |response: &u64| match response {
-        0 => Some(ResponseType::Samples),
-        1 => Some(ResponseType::StreamedXorChunks),
-        _ => None,
-    };
-    match accepted {
-        [] => Ok(ResponseType::Samples),
-        accepted => accepted
-            .iter()
-            .find_map(known)
-            .ok_or(RequestError::ResponseType),
+        // Without a list, samples.
+        if !accepted.is_empty() && !accepted.contains(&SAMPLES) {
+            return Err(RequestError::ResponseType);
+        }
+        Ok(ReadRequest { queries })
     }
 }
 
@@ -226,7 +202,6 @@ mod tests {
         ];
         let request =
             parse(&[query(-5, 7, &all), query(i64::MIN, i64::MAX, &[])].concat()).unwrap();
-        assert_eq!(request.response, ResponseType::Samples);
         let [first, second] = &request.queries[..] else {
             panic!("{request:?}")
         };
@@ -241,13 +216,14 @@ mod tests {
     }
 
     #[test]
-    fn the_first_known_response_type_counts() {
-        for (accepted, wanted) in [
-            (&[][..], Some(ResponseType::Samples)),
-            (&[1, 0], Some(ResponseType::StreamedXorChunks)),
-            (&[0, 1], Some(ResponseType::Samples)),
-            (&[9, 1], Some(ResponseType::StreamedXorChunks)),
-            (&[9], None),
+    fn a_request_that_accepts_no_samples_is_refused() {
+        for (accepted, is_served) in [
+            (&[][..], true),
+            (&[1, 0], true),
+            (&[0, 1], true),
+            (&[9, 0], true),
+            (&[1], false),
+            (&[9], false),
         ] {
             let packed = field(2, accepted);
             let mut single = vec![];
@@ -255,11 +231,13 @@ mod tests {
                 .iter()
                 .for_each(|n| put_varint(2, u64::from(*n), &mut single));
             for message in [packed, single] {
-                assert_eq!(
-                    parse(&message).ok().map(|request| request.response),
-                    wanted,
-                    "{accepted:?}"
-                );
+                match parse(&message) {
+                    Ok(_) => assert!(is_served, "{accepted:?}"),
+                    Err(error) => assert!(
+                        !is_served && matches!(error, RequestError::ResponseType),
+                        "{accepted:?}: {error}"
+                    ),
+                }
             }
         }
     }
