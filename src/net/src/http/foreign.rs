@@ -90,6 +90,10 @@ pub fn check_page(headers: &HeaderMap) -> Result<(), Foreign> {
 
 /// All browsers begin with this word, and no page can change what they send with an image or a
 /// form.
+///
+/// The only place that looks at `User-Agent`, because nothing else in such a request distinguishes
+/// the two who send it: a page's image, which must not store readings, and a Shelly, which has a URL
+/// and no header of its own. To refuse every `GET` without `Sec-Fetch-Site` would stop the Shelly.
 fn is_browser(headers: &HeaderMap) -> bool {
     headers
         .get_all(USER_AGENT)
