@@ -99,6 +99,14 @@ function rowsCard(title) {
 /** The kinds of statements that hold readings or their summaries; the others read, or keep something else. */
 const WRITES = ["insert", "update", "measurement"];
 
+/** MongoDB may answer, and still refuse one kind of request: then it is not unreachable. */
+function storeState({ ok, error, failing, last_ok: lastOk }) {
+  if (ok) return "answers";
+  const refused = failing.filter(({ since }) => since && lastOk && ms(lastOk) > ms(since));
+  if (refused.length) return `answers, but fails: ${refused.map(({ requests }) => requests).join(", ")}`;
+  return error ? "unreachable" : "not reached yet";
+}
+
 function storeRows() {
   const { metrics, ready } = live;
   const errors = [...by(metrics, "store_errors_total", "kind")].filter(([, n]) => n > 0);
@@ -108,7 +116,7 @@ function storeRows() {
   const stored = sum(metrics, "readings_stored_total");
   const writes = sum(metrics, "store_write_seconds_count", isWrite);
   const took = sum(metrics, "store_write_seconds_sum", isWrite);
-  const state = ready.store.ok ? "answers" : ready.store.error ? "unreachable" : "not reached yet";
+  const state = storeState(ready.store);
   return [
     ["State", state, ready.store.ok ? "good" : "bad"],
     ...(ready.store.ok ? [] : [["Last answer", ready.store.last_ok ? ago(ms(ready.store.last_ok)) : "none yet"]]),
