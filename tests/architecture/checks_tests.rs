@@ -52,7 +52,7 @@ fn a_library_the_environment_and_the_clock_outside_their_place_are_found() {
         ("src/flush/mod.rs", "use tower::Service;", "HTTP stays"),
         (
             "src/ingest/mqtt/mod.rs",
-            "use axum_server::Handle;",
+            "use hyper_util::rt::TokioIo;",
             "HTTP stays",
         ),
         (

@@ -14,7 +14,7 @@ pub(crate) struct Home {
 
 pub(crate) const HOMES: &[Home] = &[
     Home {
-        paths: &["axum", "tower", "axum_server"],
+        paths: &["axum", "tower", "hyper", "hyper_util"],
         homes: &["net/http", "ingest/http", "admin"],
         why: "HTTP stays in net/http, ingest/http and admin",
     },

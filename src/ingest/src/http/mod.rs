@@ -295,7 +295,7 @@ impl HttpIngest {
     /// until `closed`.
     ///
     /// # Errors
-    /// The socket failed.
+    /// The socket cannot be shared with that task: too many open files.
     pub async fn serve(
         self,
         shutdown: CancellationToken,
@@ -348,9 +348,10 @@ impl HttpIngest {
         };
         tokio::pin!(server);
         tokio::select! {
-            ended = &mut server => ended,
+            () = &mut server => {}
             () = stop => server.await,
         }
+        Ok(())
     }
 }
 

@@ -1,5 +1,5 @@
-//! The service that handles the requests of one connection, and the acceptor of connections without
-//! TLS.
+//! The service that handles the requests of one connection, and how a connection without TLS is
+//! accepted.
 
 use std::convert::Infallible;
 use std::io;
@@ -10,7 +10,6 @@ use std::task::{Context, Poll};
 use axum::body::{Body, Bytes, HttpBody};
 use axum::http::Request;
 use axum::response::Response;
-use axum_server::accept::Accept;
 use http_body::{Frame, SizeHint};
 use tokio::net::TcpStream;
 use tower::Service;
@@ -34,23 +33,17 @@ pub(super) fn serve<S>(
     )
 }
 
-/// Accepts connections up to a limit.
-#[derive(Clone)]
-pub(super) struct Limited(pub(super) Arc<Port>);
-
-impl Accept<TcpStream, Current> for Limited {
-    type Stream = TimedStream<TcpStream>;
-    type Service = Requests;
-    type Future =
-        Pin<Box<dyn Future<Output = io::Result<(TimedStream<TcpStream>, Requests)>> + Send>>;
-
-    fn accept(&self, mut stream: TcpStream, routes: Current) -> Self::Future {
-        let port = self.0.clone();
-        Box::pin(async move {
-            let connection = port.enter(&mut stream, routes.peer).await?;
-            Ok(serve(connection, stream, routes))
-        })
-    }
+/// Accepts a connection without TLS, within the limits of the port.
+///
+/// # Errors
+/// It is refused, which is counted and logged.
+pub(super) async fn accept(
+    port: &Arc<Port>,
+    mut stream: TcpStream,
+    routes: Current,
+) -> io::Result<(TimedStream<TcpStream>, Requests)> {
+    let connection = port.enter(&mut stream, routes.peer).await?;
+    Ok(serve(connection, stream, routes))
 }
 
 /// The service of one connection.

@@ -46,17 +46,18 @@ impl RefusingPort {
 
     /// Answers until `closed`. `routes` must refuse everything, and hold no handle to the next stage.
     pub async fn serve(self, routes: Router, closed: CancellationToken) {
-        let serve = async {
-            let listener = TcpListener::from_std(self.listener)?;
-            let routes = watch::Sender::new(routes).subscribe();
-            let end = End {
-                token: closed,
-                last_answers: LAST_ANSWERS,
-            };
-            server::serve(listener, routes, self.port, self.certificates, end).await
+        let listener = match TcpListener::from_std(self.listener) {
+            Ok(listener) => listener,
+            Err(error) => {
+                tracing::warn!(%error, "HTTP port closed before the service has stopped");
+                return;
+            }
         };
-        if let Err(error) = serve.await {
-            tracing::warn!(%error, "HTTP port closed before the service has stopped");
-        }
+        let routes = watch::Sender::new(routes).subscribe();
+        let end = End {
+            token: closed,
+            last_answers: LAST_ANSWERS,
+        };
+        server::serve(listener, routes, self.port, self.certificates, end).await;
     }
 }

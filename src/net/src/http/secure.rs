@@ -6,11 +6,9 @@
 //! an error answer in plain HTTP.
 
 use std::io;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum_server::accept::Accept;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
@@ -35,11 +33,10 @@ const PLAIN_TIMEOUT: Duration = Duration::from_secs(1);
 const PLAIN_BODY: &str = r#"{"error":{"reason":"tls_required","detail":"this port requires TLS; use https:// instead of http://"}}"#;
 
 /// Accepts connections and performs the TLS handshake.
-#[derive(Clone)]
 pub(super) struct Secured {
     port: Arc<Port>,
     certificates: Certificates,
-    handshakes: Arc<Semaphore>,
+    handshakes: Semaphore,
 }
 
 impl Secured {
@@ -47,7 +44,39 @@ impl Secured {
         Secured {
             port,
             certificates,
-            handshakes: Arc::new(Semaphore::new(HANDSHAKES_MAX)),
+            handshakes: Semaphore::new(HANDSHAKES_MAX),
+        }
+    }
+
+    /// Accepts a connection, within the limits of the port.
+    ///
+    /// # Errors
+    /// It is refused, or its handshake failed, which is counted.
+    pub(super) async fn accept(
+        &self,
+        mut stream: TcpStream,
+        routes: Current,
+    ) -> io::Result<(TimedStream<TlsStream>, Requests)> {
+        let connection = self.port.enter(&mut stream, routes.peer).await?;
+        let limit = self.port.times.now().header_timeout;
+        let shaken = tokio::select! {
+            shaken = tokio::time::timeout(limit, self.shake_hands(stream)) => shaken,
+            () = connection.place.cut() => Ok(Err(Failed("evicted"))),
+        };
+        let port = self.certificates.port();
+        match shaken.unwrap_or(Err(Failed("timeout"))) {
+            Ok((stream, client)) => {
+                if let Some(client) = client {
+                    let _ = connection.client.set(client);
+                }
+                metrics::tls_handshake(port, "ok");
+                Ok(serve(connection, stream, routes))
+            }
+            Err(Failed(label)) => {
+                metrics::tls_handshake(port, label);
+                // This error is not shown: the connection is closed.
+                Err(io::Error::other(label))
+            }
         }
     }
 
@@ -73,40 +102,6 @@ impl Secured {
 
 /// The metrics label of a failed handshake.
 struct Failed(&'static str);
-
-impl Accept<TcpStream, Current> for Secured {
-    type Stream = TimedStream<TlsStream>;
-    type Service = Requests;
-    type Future =
-        Pin<Box<dyn Future<Output = io::Result<(TimedStream<TlsStream>, Requests)>> + Send>>;
-
-    fn accept(&self, mut stream: TcpStream, routes: Current) -> Self::Future {
-        let this = self.clone();
-        Box::pin(async move {
-            let connection = this.port.enter(&mut stream, routes.peer).await?;
-            let limit = this.port.times.now().header_timeout;
-            let shaken = tokio::select! {
-                shaken = tokio::time::timeout(limit, this.shake_hands(stream)) => shaken,
-                () = connection.place.cut() => Ok(Err(Failed("evicted"))),
-            };
-            let port = this.certificates.port();
-            match shaken.unwrap_or(Err(Failed("timeout"))) {
-                Ok((stream, client)) => {
-                    if let Some(client) = client {
-                        let _ = connection.client.set(client);
-                    }
-                    metrics::tls_handshake(port, "ok");
-                    Ok(serve(connection, stream, routes))
-                }
-                Err(Failed(label)) => {
-                    metrics::tls_handshake(port, label);
-                    // This error is not shown: the connection is closed.
-                    Err(io::Error::other(label))
-                }
-            }
-        })
-    }
-}
 
 /// Sends the error in plain HTTP.
 async fn refuse_plain(stream: &mut TcpStream) -> io::Result<()> {

@@ -1,27 +1,23 @@
 //! The listening socket and the HTTP/1 settings, shared by both HTTP ports.
 //!
-//! HTTP/1 only. A server that also supports HTTP/2 waits for its preface without a timeout, so a
-//! slow client could hold the connection open forever; and no common sender needs HTTP/2. With TLS,
-//! ALPN announces HTTP/1.1 to the client.
+//! HTTP/1 only: no common sender needs HTTP/2. With TLS, ALPN announces HTTP/1.1 to the client.
 
-use std::convert::Infallible;
-use std::future::ready;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum_server::accept::Accept;
-use axum_server::{Handle, Server};
-use hyper_util::rt::TokioTimer;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
-use tower::service_fn;
+use tokio_util::task::TaskTracker;
 
-use super::connection::{Limited, Requests};
+use super::connection::{self, Requests};
 use super::current::Current;
 use super::port::Port;
 use super::secure::Secured;
@@ -35,6 +31,9 @@ const READ_BUFFER_BYTES_MAX: usize = 64 << 10;
 /// those of [`super::timed_stream`], at most 10 minutes and an hour; but hyper reads again when a
 /// response is done, which starts them, only if it has its own limit.
 const HYPER_HEADER_TIMEOUT: Duration = Duration::from_secs(2 * 60 * 60);
+
+/// How long no connection is accepted after an error, such as too many open files.
+const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
 
 /// Why a port cannot be opened.
 #[derive(Debug, thiserror::Error)]
@@ -72,60 +71,97 @@ pub async fn serve(
     port: Arc<Port>,
     certificates: Option<Certificates>,
     end: End,
-) -> io::Result<()> {
-    let handle = Handle::new();
+) {
     let serve = async {
         match certificates {
-            None => serve_with(listener, Limited(port.clone()), routes, handle.clone()).await,
+            None => {
+                let port = port.clone();
+                serve_with(listener, routes, end, move |stream, routes| {
+                    let port = port.clone();
+                    async move { connection::accept(&port, stream, routes).await }
+                })
+                .await
+            }
             Some(certificates) => {
-                serve_with(
-                    listener,
-                    Secured::new(port.clone(), certificates),
-                    routes,
-                    handle.clone(),
-                )
+                let secured = Arc::new(Secured::new(port.clone(), certificates));
+                serve_with(listener, routes, end, move |stream, routes| {
+                    let secured = secured.clone();
+                    async move { secured.accept(stream, routes).await }
+                })
                 .await
             }
         }
     };
-    let ended = async {
-        end.token.cancelled().await;
-        handle.graceful_shutdown(Some(end.last_answers));
-        std::future::pending::<Infallible>().await
-    };
-    let served = tokio::select! {
-        served = serve => served,
+    tokio::select! {
+        () = serve => {}
         never = port.log_suppressed() => match never {},
-        never = ended => match never {},
-    };
+    }
     port.close_log();
-    served
 }
 
-async fn serve_with<A>(
+async fn serve_with<S, A>(
     listener: TcpListener,
-    acceptor: A,
     routes: watch::Receiver<Router>,
-    handle: Handle<SocketAddr>,
-) -> io::Result<()>
-where
-    A: Accept<TcpStream, Current, Service = Requests, Future: Send> + Clone + Send + Sync + 'static,
-    A::Stream: AsyncRead + AsyncWrite + Unpin + Send,
+    end: End,
+    accept: impl Fn(TcpStream, Current) -> A,
+) where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    A: Future<Output = io::Result<(S, Requests)>> + Send + 'static,
 {
-    // The order matters: `acceptor` resets `http1_only` (axum-server 0.8).
-    let mut server = Server::<SocketAddr>::from_listener(listener)
-        .acceptor(acceptor)
-        .http1_only();
-    let mut http1 = server.http_builder().http1();
+    let connections = TaskTracker::new();
+    let cut = CancellationToken::new();
+    loop {
+        let accepted = tokio::select! {
+            () = end.token.cancelled() => break,
+            accepted = listener.accept() => accepted,
+        };
+        let Ok((stream, peer)) = accepted else {
+            tokio::time::sleep(ACCEPT_AGAIN).await;
+            continue;
+        };
+        let routes = routes.clone();
+        let accepted = accept(stream, Current { routes, peer });
+        connections.spawn(handle(accepted, end.token.clone(), cut.clone()));
+    }
+    // From now on connections are refused, unless another server has the socket.
+    drop(listener);
+    connections.close();
+    if tokio::time::timeout(end.last_answers, connections.wait())
+        .await
+        .is_err()
+    {
+        cut.cancel();
+    }
+}
+
+/// Handles the requests of a connection. At the end of the port (`ended`) the current one is the
+/// last; `cut` ends it too.
+async fn handle<S>(
+    accepted: impl Future<Output = io::Result<(S, Requests)>>,
+    ended: CancellationToken,
+    cut: CancellationToken,
+) where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    // Who refuses a connection counts it.
+    let Ok((stream, requests)) = accepted.await else {
+        return;
+    };
+    let mut http1 = http1::Builder::new();
     http1
         .timer(TokioTimer::new())
         .header_read_timeout(HYPER_HEADER_TIMEOUT)
         .max_buf_size(READ_BUFFER_BYTES_MAX);
-    let connection = service_fn(move |peer| {
-        ready(Ok::<_, Infallible>(Current {
-            routes: routes.clone(),
-            peer,
-        }))
-    });
-    server.handle(handle).serve(connection).await
+    let requests = TowerToHyperService::new(requests);
+    let served = http1.serve_connection(TokioIo::new(stream), requests);
+    tokio::pin!(served);
+    // An error of a connection is the peer's: it has gone, or sent what is not HTTP.
+    tokio::select! {
+        _ = &mut served => return,
+        () = ended.cancelled() => served.as_mut().graceful_shutdown(),
+    }
+    tokio::select! {
+        _ = &mut served => {}
+        () = cut.cancelled() => {}
+    }
 }

@@ -6,7 +6,7 @@ use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use super::context::{ServiceContext, logged};
+use super::context::ServiceContext;
 use super::files::within_files;
 use super::last_used::LastUsedFile;
 use super::ports::{IngestPorts, start_front};
@@ -84,10 +84,7 @@ impl Service {
         let last_used = LastUsedFile::new(config, clock.clone(), deps.grants.usages.clone());
         side.push(context.spawn("last uses", last_used.clone().run()));
         let ports_stop = CancellationToken::new();
-        let admin = context.spawn(
-            "admin port",
-            logged("admin port", admin.serve(ports_stop.clone())),
-        );
+        let admin = context.spawn("admin port", admin.serve(ports_stop.clone()));
         let stop = deps.stop.clone();
         let drained = deps.drained.clone();
         // Last, because readings arrive from here on.

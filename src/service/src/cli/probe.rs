@@ -139,7 +139,7 @@ mod tests {
                 .contains("\"ready\":true")
         );
         stop.cancel();
-        serving.await.unwrap().unwrap();
+        serving.await.unwrap();
         let error = probe(&admin, false).await.unwrap_err().to_string();
         assert!(error.contains("the service is running"), "{error}");
     }
