@@ -1,8 +1,8 @@
 //! Reads `[certificates]`: client certificates that are the identity of a sender (`client_auth =
 //! "identity"`).
 
-use super::patterns::patterns;
 use super::reader::Section;
+use super::values::patterns;
 
 /// `[certificates]`
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::patterns::patterns;
 use super::reader::{Bad, Report, Section, one_of, wrong};
 use super::tree::Node;
 use super::units::SECOND;
+use super::values::patterns;
 
 /// Audiences, algorithms and patterns in a list.
 const LIST_MAX: usize = 32;

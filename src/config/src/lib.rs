@@ -41,18 +41,12 @@ mod manager;
 pub mod mapping;
 mod mqtt;
 mod mqtt_settings;
-mod native;
-mod patterns;
 mod permissions;
 mod proxies;
-mod quota;
 mod reader;
 mod reference;
 pub mod reload;
-mod rollup;
-mod secret;
 mod sections;
-mod sensors;
 mod suggest;
 mod tls;
 mod topic;
@@ -65,25 +59,22 @@ mod warnings;
 pub use certificates::{Certificates, ClientIdentity};
 pub use connections::{Connections, HttpTimes};
 pub use error::{ConfigErrors, Problem};
+pub use formats::{Line, Native, Nested, Otlp, PointAttributes, RemoteWrite, ScalarFormat};
 pub use jwt::{Jwt, JwtAlgorithm};
 pub use live::{Live, Setter};
 pub use load::load_for_new_tokens;
 pub use load::{Loaded, environment, known_keys, load};
 pub use manager::{Manager, manager};
 pub use mqtt_settings::{Listen, ListenMqtt, Mqtt, MqttProtocol, Retained, Subscription};
-pub use native::{Native, Nested, ScalarFormat};
 pub use proxies::is_loopback;
 pub use proxies::{Network, Proxies, ProxyHeader};
-pub use quota::Quota;
 pub use reference::reference;
-pub use rollup::Rollup;
-pub use secret::Secret;
-pub use sensors::Sensors;
 pub use suggest::nearest;
 pub use tls::{ClientAuth, Tls, TlsVersion};
 pub use topic::is_topic_filter;
 pub use units::write_duration;
 pub use units::{parse_duration, parse_size};
+pub use values::Secret;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -235,6 +226,24 @@ pub struct Ingest {
     pub queue_max_bytes: u64,
     /// `sender_tag`: the tag that records the id of the sender; if absent, it is not recorded.
     pub sender_tag: Option<Arc<str>>,
+}
+
+/// `[quota]`: how much one sender may send.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Quota {
+    /// `readings_per_second`; `None`: any number.
+    pub readings_per_second: Option<u64>,
+    /// `bytes_per_second`: bytes of bodies and messages, before decompression; `None`: any number.
+    pub bytes_per_second: Option<u64>,
+    /// `burst`: so much of both rates may be sent at once after a pause (default 10s).
+    pub burst: Duration,
+    /// `connections_max`: MQTT connections; `None`: any number.
+    pub connections_max: Option<usize>,
+    /// `requests_max`: concurrent HTTP requests (default 64); `None`: any number.
+    pub requests_max: Option<usize>,
+    /// `journal_share_percent`: unstored bytes in the journal, in percent of `journal.max_bytes`
+    /// (default 25).
+    pub journal_share_percent: u64,
 }
 
 /// `[http]`
@@ -443,6 +452,34 @@ pub struct Latest {
     pub max_bytes: u64,
 }
 
+/// `[rollup]`
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rollup {
+    /// `days`: whether `sensor_days` is maintained (default false).
+    pub days: bool,
+    /// `zone`: the time zone of the days (default UTC).
+    pub zone: Tz,
+    /// `retention`: how long days are kept; if absent, forever.
+    pub retention: Option<Duration>,
+    /// `settle`: the least time between the end of a day and its computation (default 10m).
+    pub settle: Duration,
+    /// `late`: a day that has ended is computed when no reading of it has arrived for this time
+    /// (default 1m).
+    pub late: Duration,
+    /// `max_bytes`: memory for days with changes (default 256MiB).
+    pub max_bytes: u64,
+}
+
+/// `[sensors]`
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sensors {
+    /// `silent_after`: a sensor is silent if nothing of it has arrived for this long (default 1d).
+    pub silent_after: Duration,
+    /// `retired_after`: a sensor of which nothing has arrived for this long is no longer counted as
+    /// silent (default 30d).
+    pub retired_after: Duration,
+}
+
 /// `[enrich]`
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Enrich {
@@ -490,49 +527,6 @@ pub struct Limits {
     pub tags_max: usize,
     /// `batch_max_readings`: readings in one HTTP body or MQTT message (default 100,000).
     pub batch_max_readings: usize,
-}
-
-/// `[line]`: how InfluxDB line protocol is read.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Line {
-    /// `sensor_id_tag`: the tag whose value is the sensor's id (default sensor_id). Without the
-    /// tag, measurement and tags form the id.
-    pub sensor_id_tag: String,
-    /// `field_prefix`: fields are named `measurement_field` (default false).
-    pub field_prefix: bool,
-}
-
-/// `[otlp]`: how OpenTelemetry metrics are read.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Otlp {
-    /// `sensor_id_attributes`: the first of these that a data point or its resource has is the
-    /// sensor's id (default `sensor_id`, `device.id`, `host.name`, `service.name`,
-    /// `service.instance.id`).
-    pub sensor_id_attributes: Vec<String>,
-    /// `sensor_id_default`: the id if none of these is present; if it is empty, such points are
-    /// rejected (default `unknown`).
-    pub sensor_id_default: String,
-    /// `point_attributes` (default `tags`).
-    pub point_attributes: PointAttributes,
-}
-
-/// How the attributes of a data point are used.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum PointAttributes {
-    /// As tags of the sensor.
-    Tags,
-    /// As tags and as part of the sensor's id, so that each series is a sensor.
-    SensorId,
-}
-
-/// `[remote_write]`: how samples of Prometheus remote write are read.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RemoteWrite {
-    /// `sensor_id_labels`: the values of those that a series has, joined by `/`, are the sensor's
-    /// id (default `instance`).
-    pub sensor_id_labels: Vec<String>,
-    /// `other_labels` (default `tags`).
-    pub other_labels: PointAttributes,
 }
 
 /// `[dead_letters]`

@@ -9,8 +9,8 @@ use chrono_tz::Tz;
 
 use super::connections::Connections;
 use super::proxies::Proxies;
-use super::secret::Secret;
 use super::tls::ClientAuth;
+use super::values::Secret;
 
 /// The protocol version of a broker's connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -8,15 +8,14 @@ use std::time::Duration;
 use super::connections::{connections, http_times};
 use super::proxies::http_proxies;
 use super::reader::{Bad, Report, Section, wrong};
-use super::rollup::RETENTION_MAX;
 use super::tree::{Entries, Node};
 use super::units::{DAY, GIB, HOUR, KIB, MIB, MINUTE, MS, SECOND, parse_duration};
 use super::{
     Accumulate, AckMode, Admin, Audit, Bucket, Config, DeadLetters, Enrich, Flush, Http, Ingest,
-    Journal, Latest, Limits, Line, Log, LogFormat, Native, Nested, Otlp, PointAttributes, Promql,
-    RemoteWrite, ScalarFormat, Secret, Shutdown, Store, StoreMode, certificates, jwt, listen,
-    mapping, mqtt, quota, rollup, sensors, tls, uri,
+    Journal, Latest, Limits, Log, LogFormat, Promql, Quota, Rollup, Secret, Sensors, Shutdown,
+    Store, StoreMode, certificates, formats, jwt, listen, mapping, mqtt, tls, uri,
 };
+use chrono_tz::Tz;
 use model::collections::OWN;
 use model::{DAY_MS, Span};
 
@@ -24,6 +23,8 @@ use model::{DAY_MS, Span};
 const COMMAND_MAX_BYTES: u64 = 12 * MIB;
 /// A document must stay below 16 MiB; summary, tags and BSON's array keys add to the readings.
 const PAGE_MAX_BYTES: u64 = 8 * MIB;
+/// MongoDB stores `expireAfterSeconds` in 32 bit, which is 24,855 days and a bit.
+const RETENTION_MAX: Duration = DAY.saturating_mul(24_855);
 /// A hundred years: a wider time window is a mistake in the unit.
 const WINDOW_MAX: Duration = DAY.saturating_mul(36_500);
 
@@ -37,7 +38,7 @@ pub(super) fn read(entries: Entries, report: &mut Report) -> Config {
     let formats;
     let config = Config {
         ingest: ingest(root.section("ingest")),
-        quota: quota::read(root.section("quota")),
+        quota: quota(root.section("quota")),
         jwt: jwt::read(root.section("jwt")),
         certificates: certificates::read(root.section("certificates")),
         http: http(root.section("http")),
@@ -49,15 +50,15 @@ pub(super) fn read(entries: Entries, report: &mut Report) -> Config {
         accumulate: accumulate(root.section("accumulate")),
         journal: journal(root.section("journal")),
         latest: latest(root.section("latest")),
-        rollup: rollup::read(root.section("rollup")),
-        sensors: sensors::read(root.section("sensors")),
+        rollup: rollup(root.section("rollup")),
+        sensors: sensors(root.section("sensors")),
         enrich: enrich(root.section("enrich")),
         limits: limits(root.section("limits")),
-        line: line(root.section("line")),
-        native: native(root.section("native")),
-        scalar: scalar(root.section("scalar")),
-        otlp: otlp(root.section("otlp")),
-        remote_write: remote_write(root.section("remote_write")),
+        line: formats::line(root.section("line")),
+        native: formats::native(root.section("native")),
+        scalar: formats::scalar(root.section("scalar")),
+        otlp: formats::otlp(root.section("otlp")),
+        remote_write: formats::remote_write(root.section("remote_write")),
         dead_letters: dead_letters(root.section("dead_letters")),
         shutdown: shutdown(root.section("shutdown")),
         audit: audit(root.section("audit")),
@@ -88,6 +89,21 @@ fn ingest(mut s: Section<'_>) -> Ingest {
     };
     s.end();
     ingest
+}
+
+fn quota(mut s: Section<'_>) -> Quota {
+    const MOST: u64 = 1_000_000_000_000;
+    let limit = |n: u64| (n > 0).then_some(n);
+    let quota = Quota {
+        readings_per_second: limit(s.count("readings_per_second", 0, 0..=MOST)),
+        bytes_per_second: limit(s.size("bytes_per_second", 0, 0..=MOST)),
+        burst: s.duration("burst", 10 * SECOND, SECOND..=HOUR),
+        connections_max: Some(s.count("connections_max", 0, 0..=1_000_000)).filter(|n| *n > 0),
+        requests_max: Some(s.count("requests_max", 64, 0..=65_536)).filter(|n| *n > 0),
+        journal_share_percent: s.count("journal_share_percent", 25, 1..=100),
+    };
+    s.end();
+    quota
 }
 
 fn http(mut s: Section<'_>) -> Http {
@@ -295,6 +311,28 @@ fn latest(mut s: Section<'_>) -> Latest {
     latest
 }
 
+fn rollup(mut s: Section<'_>) -> Rollup {
+    let rollup = Rollup {
+        days: s.flag("days", false),
+        zone: s.parse("zone", mapping::zone).unwrap_or(Tz::UTC),
+        retention: s.duration_opt("retention", DAY..=RETENTION_MAX),
+        settle: s.duration("settle", 10 * MINUTE, Duration::from_millis(100)..=6 * HOUR),
+        late: s.duration("late", MINUTE, Duration::from_millis(100)..=HOUR),
+        max_bytes: s.size("max_bytes", 256 * MIB, MIB..=1024 * GIB),
+    };
+    s.end();
+    rollup
+}
+
+fn sensors(mut s: Section<'_>) -> Sensors {
+    let sensors = Sensors {
+        silent_after: s.duration("silent_after", DAY, 4 * SECOND..=366 * DAY),
+        retired_after: s.duration("retired_after", 30 * DAY, 10 * SECOND..=36_500 * DAY),
+    };
+    s.end();
+    sensors
+}
+
 fn enrich(mut s: Section<'_>) -> Enrich {
     let enrich = Enrich {
         collection: s.parse("collection", collection),
@@ -397,112 +435,6 @@ fn date(node: &Node) -> Result<i64, Bad> {
     let date =
         chrono::NaiveDate::parse_from_str(text, "%Y-%m-%d").map_err(|_| wrong(node, advice))?;
     Ok(i64::from(date.to_epoch_days()) * DAY_MS)
-}
-
-fn line(mut s: Section<'_>) -> Line {
-    let line = Line {
-        sensor_id_tag: s
-            .text("sensor_id_tag")
-            .unwrap_or_else(|| "sensor_id".to_owned()),
-        field_prefix: s.flag("field_prefix", false),
-    };
-    s.end();
-    line
-}
-
-fn native(mut s: Section<'_>) -> Native {
-    let nested = [
-        ("flatten", Nested::Flatten),
-        ("reject", Nested::Reject),
-        ("leave-out", Nested::LeaveOut),
-    ];
-    let usual = ["timestamp", "time", "datetime", "t", "@timestamp"];
-    let native = Native {
-        nested: s.choice("nested", Nested::Flatten, &nested),
-        time: s
-            .parse("time", time_names)
-            .unwrap_or_else(|| usual.iter().map(|name| (*name).to_owned()).collect()),
-    };
-    s.end();
-    native
-}
-
-/// The members that may hold the time; none of them has another meaning.
-fn time_names(node: &Node) -> Result<Vec<String>, Bad> {
-    const TAKEN: [&str; 5] = ["sensor_id", "ts", "ts_unit", "values", "tags"];
-    let advice =
-        "write a list of up to 16 other names, such as [\"timestamp\", \"time\"]; [] for none";
-    let names = node
-        .texts()
-        .filter(|list| list.len() <= 16)
-        .ok_or_else(|| wrong(node, advice))?;
-    match names
-        .iter()
-        .find(|name| name.is_empty() || TAKEN.contains(&name.as_str()))
-    {
-        Some(name) => Err(Bad::new(
-            format!("\"{name}\" cannot be such a name"),
-            advice,
-        )),
-        None => Ok(names),
-    }
-}
-
-fn scalar(mut s: Section<'_>) -> ScalarFormat {
-    let scalar = ScalarFormat {
-        texts_allowed: s.choice("texts", true, &[("keep", true), ("reject", false)]),
-        decimal_comma: s.flag("decimal_comma", false),
-    };
-    s.end();
-    scalar
-}
-
-fn otlp(mut s: Section<'_>) -> Otlp {
-    let usual = [
-        "sensor_id",
-        "device.id",
-        "host.name",
-        "service.name",
-        "service.instance.id",
-    ];
-    let places = [
-        ("tags", PointAttributes::Tags),
-        ("sensor_id", PointAttributes::SensorId),
-    ];
-    let otlp = Otlp {
-        sensor_id_attributes: s
-            .parse("sensor_id_attributes", texts)
-            .unwrap_or_else(|| usual.iter().map(|name| (*name).to_owned()).collect()),
-        sensor_id_default: s
-            .text_or_empty("sensor_id_default")
-            .unwrap_or_else(|| "unknown".to_owned()),
-        point_attributes: s.choice("point_attributes", PointAttributes::Tags, &places),
-    };
-    s.end();
-    otlp
-}
-
-fn remote_write(mut s: Section<'_>) -> RemoteWrite {
-    let places = [
-        ("tags", PointAttributes::Tags),
-        ("sensor_id", PointAttributes::SensorId),
-    ];
-    let remote_write = RemoteWrite {
-        sensor_id_labels: s
-            .parse("sensor_id_labels", texts)
-            .unwrap_or_else(|| vec!["instance".to_owned()]),
-        other_labels: s.choice("other_labels", PointAttributes::Tags, &places),
-    };
-    s.end();
-    remote_write
-}
-
-/// A list of names.
-fn texts(node: &Node) -> Result<Vec<String>, Bad> {
-    let advice =
-        "write a list of names, such as [\"host.name\", \"service.name\"], with at most 16 entries";
-    let good = |list: &Vec<String>| list.len() <= 16 && list.iter().all(|name| !name.is_empty());
-    node.texts().filter(good).ok_or_else(|| wrong(node, advice))
 }
 
 fn dead_letters(mut s: Section<'_>) -> DeadLetters {

@@ -9,9 +9,32 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::reader::{Bad, PATH_ADVICE, Section, one_of, out_of_range, wrong};
-use super::secret::Secret;
 use super::suggest::pattern;
+use super::tree::Node;
 use super::units::{parse_duration, parse_size, write_duration, write_size};
+use model::SensorPatterns;
+
+/// A text that `Debug` does not print.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(String);
+
+impl Secret {
+    /// Wraps a text.
+    pub fn new(text: String) -> Secret {
+        Secret(text)
+    }
+
+    /// The text itself, for the code that must send it.
+    pub fn reveal(&self) -> &str {
+        &self.0
+    }
+}
+
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("***")
+    }
+}
 
 impl Section<'_> {
     /// Records the type and the default of a key, for the reference.
@@ -234,6 +257,16 @@ impl Section<'_> {
             }
         })
     }
+}
+
+/// Patterns in which `{id}` stands for the identity of a sender.
+pub(super) fn patterns(node: &Node) -> Result<Vec<String>, Bad> {
+    let advice =
+        "write a list of patterns on sensor ids, such as [\"{id}\", \"{id}-*\"]; [] allows none";
+    let texts = node.texts().ok_or_else(|| wrong(node, advice))?;
+    SensorPatterns::parse(texts.iter().map(String::as_str))
+        .map_err(|problem| Bad::new(problem, advice))?;
+    Ok(texts)
 }
 
 fn unreadable(path: &Path, e: &std::io::Error) -> Bad {
