@@ -65,12 +65,9 @@ mod repair;
 mod second_reader;
 mod segment;
 mod segment_files;
-mod segment_info;
 mod segment_manager;
-mod segment_pool;
 mod sender_shares;
 mod shared;
-mod stats;
 mod tracker;
 mod writer;
 
@@ -81,8 +78,8 @@ pub use read_back::Position;
 pub use repair::{Salvaged, salvage};
 pub use second_reader::SecondReader;
 pub use segment::{FrameFault, HeaderFault};
+pub use shared::JournalStats;
 pub(crate) use shared::OnBroken;
-pub use stats::JournalStats;
 pub use tracker::EntryKind;
 
 use std::sync::Arc;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::error::{Damage, JournalFailure};
 use super::reader::{FrameReader, Step};
 use super::segment::{Frame, FrameFault, FrameKind, HEADER_BYTES, Payload};
-use super::segment_info::SegmentInfo;
+use super::segment_files::SegmentInfo;
 use super::shared::Shared;
 use super::tracker::{EntryKind, Place, TrackedEntry};
 

@@ -45,9 +45,7 @@ use super::segment::{
     FRAME_HEAD_BYTES, FrameFault, FrameHead, FrameKind, HEADER_BYTES, Header, HeaderFault, Payload,
     RawHead, frame_span, synced_frame,
 };
-use super::segment_files::{FoundSegment, list, segment_name};
-use super::segment_info::SegmentInfo;
-use super::segment_pool::UNFINISHED;
+use super::segment_files::{FoundSegment, SegmentInfo, UNFINISHED, list, segment_name};
 use super::tracker::{Appended, Place};
 
 /// Expectations about a segment before its frames are read.

@@ -18,7 +18,7 @@ use super::segment::{
     Coding, Frame, FrameHead, FrameKind, HEADER_BYTES, HEADER_COPY_AT, Header, HeaderFault,
     Payload, begin_frame, end_frame, seal_frame,
 };
-use super::segment_files::{FoundSegment, list, names, segment_name};
+use super::segment_files::{FoundSegment, UNFINISHED, list, names, segment_name};
 
 /// If more segments in a row are missing, the next one is probably from another journal. Each of
 /// them is replaced by a file with a gap, because numbers must be consecutive.
@@ -306,7 +306,7 @@ fn rebuild(
     span: Span,
     done: &mut Salvaged,
 ) -> std::io::Result<u64> {
-    let temporary = dir.join(format!("salvaged{}", super::segment_pool::UNFINISHED));
+    let temporary = dir.join(format!("salvaged{UNFINISHED}"));
     let number = slot.number;
     let first_seq = span.first_seq;
     // Keeps the salt, which identifies the process. That is safe because the file is new.

@@ -5,7 +5,10 @@ use std::sync::Arc;
 
 use super::error::{JournalError, io_error};
 use super::fs::{Fs, FsFile, read_full_at};
-use super::segment::{HEADER_BYTES, Header, HeaderFault};
+use super::segment::{Coding, HEADER_BYTES, Header, HeaderFault};
+
+/// Suffix of files that will become segments, so that a crash leaves no incomplete `*.seg` file.
+pub(super) const UNFINISHED: &str = ".tmp";
 
 /// The file name of a segment. Names sort like numbers.
 pub(super) fn segment_name(number: u64) -> String {
@@ -14,6 +17,21 @@ pub(super) fn segment_name(number: u64) -> String {
 
 fn segment_number(name: &str) -> Option<u64> {
     name.strip_suffix(".seg")?.parse().ok()
+}
+
+/// A segment that exists, as recovery finds it and the shared state lists it.
+#[derive(Debug, Clone)]
+pub(super) struct SegmentInfo {
+    pub(super) number: u64,
+    pub(super) path: PathBuf,
+    pub(super) coding: Coding,
+    pub(super) first_seq: u64,
+    /// End of its frames. Later bytes are not synced, or belong to an earlier segment.
+    pub(super) data_end: u64,
+    /// Size on disk.
+    pub(super) bytes: u64,
+    /// Written by this process, so that its salt differs from those of the next segments.
+    pub(super) own: bool,
 }
 
 /// A segment file and its header.

@@ -18,14 +18,14 @@
 //! after a crash.
 
 use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::error::{JournalFailure, JournalFull};
-use super::fs::write_all_at;
+use super::fs::{FsFile, write_all_at};
 use super::segment::HEADER_BYTES;
-use super::segment_info::SegmentInfo;
-use super::segment_pool::{PreparedSegment, SegmentPool};
+use super::segment_files::{SegmentInfo, UNFINISHED};
 use super::shared::Shared;
 
 /// Interval of idle ticks, of checkpoints, and of attempts to get space.
@@ -36,6 +36,32 @@ const PROGRESS_MS: u64 = 10_000;
 /// Maximum number of files in the pool. The backlog varies by a few segments between two flushes.
 /// 256 MiB of disk at the default segment size.
 const READY_MAX: usize = 4;
+
+/// A file with reserved space and without a header for its new segment.
+pub(super) struct PreparedSegment {
+    pub(super) file: Arc<dyn FsFile>,
+    pub(super) path: PathBuf,
+    pub(super) bytes: u64,
+    /// Whether the file was a segment before.
+    pub(super) recycled: bool,
+}
+
+/// Files that will become segments.
+#[derive(Default)]
+pub(super) struct SegmentPool {
+    /// The last one is used next: a recycled one if there is any.
+    ready: Vec<PreparedSegment>,
+    /// Number of file names used. Names are unique, because the writer fills one file while the
+    /// segment manager prepares the next.
+    named: u64,
+}
+
+impl SegmentPool {
+    fn next_path(&mut self, dir: &Path) -> PathBuf {
+        self.named += 1;
+        dir.join(format!("next-{}{UNFINISHED}", self.named))
+    }
+}
 
 /// Why no segment is available.
 #[derive(Debug, thiserror::Error)]

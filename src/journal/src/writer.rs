@@ -27,7 +27,7 @@ use super::segment::{
     FRAME_HEAD_BYTES, FrameHead, FrameKind, HEADER_BYTES, Header, PAYLOAD_BYTES_MAX, begin_frame,
     encode_dead, end_frame, seal_frame, synced_copy_at, synced_frame,
 };
-use super::segment_info::SegmentInfo;
+use super::segment_files::SegmentInfo;
 use super::segment_manager::NoSegment;
 use super::shared::Shared;
 use super::tracker::{Appended, EntryKind, Place, TrackedEntry};
