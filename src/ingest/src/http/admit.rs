@@ -17,13 +17,13 @@ use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
 use super::body::{BodyBudget, ReceivedBody};
 use super::error::IngestError;
 use super::routes::{DEVICE_API, ROUTES, UNMATCHED};
-use super::sender::Sender;
 use config::Live;
 use decode::Formats;
 use journal::admission::{Admission, AdmissionError};
 use model::Clock;
 use net::access::{Credentials, Grant, Held, Protocol};
 use net::http::access_error::AccessError;
+use net::http::payer::Payer;
 use net::http::peer::{Peer, judge, over_quota};
 use net::http::tokens::{TokenFault, identify};
 use telemetry::metrics;
@@ -296,4 +296,39 @@ pub(super) async fn not_found(uri: Uri) -> Response {
 /// For methods that a route does not support; axum adds the header Allow.
 pub(super) async fn method_not_allowed() -> Response {
     IngestError::Method.into_response()
+}
+
+/// Who sends a request, in its extensions; `None` without tokens.
+#[derive(Debug, Clone)]
+pub(super) struct Sender(pub(super) Option<Arc<Grant>>);
+
+impl Sender {
+    /// Runs the rest of an admitted request.
+    pub(super) async fn run(self, mut request: Request, next: Next) -> Response {
+        if let Some(grant) = &self.0 {
+            Payer::set(request.extensions(), grant);
+        }
+        request.extensions_mut().insert(self);
+        next.run(request).await
+    }
+
+    /// The sender of an admitted request.
+    pub(super) fn of(parts: &Parts) -> Option<&Arc<Grant>> {
+        parts
+            .extensions
+            .get::<Sender>()
+            .and_then(|Sender(grant)| grant.as_ref())
+    }
+}
+
+/// The sender of a request for display: the id of its token, else the route.
+pub(super) fn shown_sender(parts: &Parts) -> String {
+    let route = || {
+        parts
+            .extensions
+            .get::<MatchedPath>()
+            .map_or(UNMATCHED, |path| path.as_str())
+            .to_owned()
+    };
+    Sender::of(parts).map_or_else(route, |grant| grant.id.to_string())
 }

@@ -20,8 +20,8 @@ use axum::http::request::Parts;
 use futures_util::StreamExt;
 use tokio::time::Instant;
 
+use super::admit::Sender;
 use super::error::IngestError;
-use super::sender::Sender;
 use net::access::Grant;
 use net::http::peer::Peer;
 use net::shares::{Owner, Shares};

@@ -14,7 +14,7 @@ use axum::http::header::{ACCEPT_ENCODING, CONNECTION};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 
-use super::accepted::media_types;
+use super::media::media_types;
 use super::routes::WRITE_ROUTES;
 use journal::admission::AdmissionError;
 use net::http::access_error::{AccessError, refusal, retry_after};

@@ -3,9 +3,31 @@
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderMap, HeaderValue};
 
-use super::accepted::{FORM, MEDIA_TYPES};
 use super::error::IngestError;
 use decode::Format;
+
+/// Pairs `name=value`, which become an object. curl sends this type unless it is given another.
+const FORM: &str = "application/x-www-form-urlencoded";
+
+/// The accepted media types. A new format is one line here.
+const MEDIA_TYPES: [(&str, Format); 11] = [
+    ("application/json", Format::Json),
+    ("application/x-ndjson", Format::Ndjson),
+    ("application/ndjson", Format::Ndjson),
+    ("application/jsonl", Format::Ndjson),
+    ("application/senml+json", Format::Senml),
+    ("application/senml+cbor", Format::SenmlCbor),
+    ("application/cbor", Format::Cbor),
+    ("application/msgpack", Format::MessagePack),
+    ("application/vnd.msgpack", Format::MessagePack),
+    ("application/x-msgpack", Format::MessagePack),
+    (FORM, Format::Json),
+];
+
+/// The names of the accepted media types, for error messages.
+pub(super) fn media_types() -> impl Iterator<Item = &'static str> {
+    MEDIA_TYPES.iter().map(|(name, _)| *name)
+}
 
 /// The format that Content-Type names; JSON if the header is missing. Parameters (`charset=utf-8`)
 /// are ignored: the decoder accepts UTF-8 only and rejects anything else with a reason.

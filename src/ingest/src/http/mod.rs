@@ -30,7 +30,6 @@
 //! that is still arriving: its readings would be refused. From then on it only refuses
 //! (`refusing`), until `closed`.
 
-mod accepted;
 mod admit;
 mod answer;
 mod body;
@@ -44,7 +43,6 @@ mod pipeline;
 mod readings;
 mod remote_write;
 mod routes;
-mod sender;
 mod thingsboard;
 
 #[cfg(test)]

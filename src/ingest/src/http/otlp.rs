@@ -22,11 +22,10 @@ use axum::response::Response;
 use axum::routing::post;
 use serde_json::json;
 
-use super::admit::{Shared, health_check};
+use super::admit::{Shared, health_check, shown_sender};
 use super::error::{IngestError, RETRY_BUSY_S};
 use super::pipeline::{self, DecodeOptions, Origin};
 use super::routes::{METRICS, with_slash};
-use super::sender::shown_sender;
 use decode::otlp::Encoding;
 use decode::{RejectReason, Rejects};
 use model::ReadingBatch;

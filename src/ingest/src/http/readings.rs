@@ -12,13 +12,12 @@ use axum::http::request::Parts;
 use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
 
-use super::admit::Shared;
+use super::admit::{Shared, shown_sender};
 use super::answer::{self, Accepted};
 use super::error::IngestError;
 use super::form::Form;
 use super::media;
 use super::pipeline::{self, DecodeOptions, Origin};
-use super::sender::shown_sender;
 use decode::{UnknownFormat, UnknownName};
 use net::http::encoding::Encoding;
 

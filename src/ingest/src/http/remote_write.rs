@@ -24,11 +24,10 @@ use axum::middleware::{Next, from_fn_with_state};
 use axum::response::Response;
 use axum::routing::post;
 
-use super::admit::{Shared, health_check};
+use super::admit::{Shared, health_check, shown_sender};
 use super::error::{IngestError, RETRY_BUSY_S};
 use super::pipeline::{self, DecodeOptions, Origin};
 use super::routes::{REMOTE_WRITE, with_slash};
-use super::sender::shown_sender;
 use decode::Rejects;
 use decode::remote_write::Message;
 use model::ReadingBatch;

@@ -20,9 +20,9 @@ use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::inflight::AckResult;
+use crate::mqtt::client::submit;
 use crate::mqtt::collect::{CollectedBatch, Collector, NoRoom, Take};
 use crate::mqtt::link::Message;
-use crate::mqtt::submit::submit;
 use config::{Decoding, Live};
 use decode::RejectReason;
 use journal::admission::{Admission, IngestBatch};

@@ -9,8 +9,8 @@ use std::time::Duration;
 use super::event::{Event, Grant};
 use super::link::LinkError;
 use super::subscribe::Subscriptions;
-use super::target::{SetupError, Target};
-use super::{files, link, reason};
+use super::target::{Credentials, SetupError, Target};
+use super::{link, reason};
 use config::{Mqtt, Retained};
 
 /// Time limit for everything.
@@ -53,7 +53,7 @@ pub async fn check(config: &Mqtt) -> Result<String, CheckError> {
     let broker = target.label();
     let read = config.clone();
     let to = target.clone();
-    let read = tokio::task::spawn_blocking(move || files::read(&read, &to, None)).await;
+    let read = tokio::task::spawn_blocking(move || Credentials::read(&read, &to, None)).await;
     let (material, problem) = read.map_err(|error| CheckError::File(error.to_string()))??;
     if let Some(problem) = problem {
         return Err(CheckError::File(problem));

@@ -1,4 +1,5 @@
-//! A broker's poll task: connects, receives, hands over, acknowledges, and reconnects.
+//! A broker's poll task: connects, receives, hands over, acknowledges, and reconnects. And the submit
+//! task of each of its connections.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,17 +14,22 @@ use super::births_file;
 use super::broker::{Broker, BrokerStatus, OnStatus};
 use super::collect::{Collector, Settings};
 use super::connection::{CloseReason, Connection};
-use super::files;
 use super::link;
 use super::losses::{Losses, lasting_problem};
-use super::submit;
-use super::target::{SetupError, Target};
+use super::target::{Credentials, SetupError, Target};
 use super::window::Window;
 use crate::IngestDeps;
 use config::{Mqtt, MqttProtocol};
-use journal::admission::AdmissionError;
+use journal::admission::{Admission, AdmissionError, IngestBatch};
 use journal::commit_delay::CommitDelay;
 use telemetry::metrics::{self, Source};
+
+/// Maximum queued ingest batches. At 256 KiB each, 64 MiB per broker; at 512 messages each, more
+/// than the 65,535 messages that a broker may have unacknowledged.
+pub(super) const BATCHES_MAX: usize = 256;
+
+/// How often a closed admission is checked again.
+const RETRY: Duration = Duration::from_millis(50);
 
 /// Starts the tasks of one broker. They end after `stop` when all accepted messages are
 /// acknowledged, or at `drained` if that comes first.
@@ -140,8 +146,8 @@ impl Broker {
         // Messages collected on the previous connection are sent again by the broker.
         drop(self.collector.finish());
         let taken = Arc::new(Notify::new());
-        let (queue, ingest_batches) = mpsc::channel(submit::BATCHES_MAX);
-        let _submitter = AbortOnDropHandle::new(tokio::spawn(submit::submit(
+        let (queue, ingest_batches) = mpsc::channel(BATCHES_MAX);
+        let _submitter = AbortOnDropHandle::new(tokio::spawn(submit(
             ingest_batches,
             self.admission.clone(),
             taken.clone(),
@@ -164,9 +170,10 @@ impl Broker {
         let config = self.config.clone();
         let target = self.target.clone();
         let before = self.material.clone();
-        let read =
-            tokio::task::spawn_blocking(move || files::read(&config, &target, before.as_ref()))
-                .await;
+        let read = tokio::task::spawn_blocking(move || {
+            Credentials::read(&config, &target, before.as_ref())
+        })
+        .await;
         let (material, problem) =
             read.map_err(|error| SetupError::Options(error.to_string()))??;
         if let Some(problem) = problem.as_ref().filter(|_| self.file_problem != problem) {
@@ -211,5 +218,34 @@ impl Broker {
             self.status.problem = Some(problem);
         }
         self.report();
+    }
+}
+
+/// The submit task of a connection: submits its ingest batches to admission, in order, and waits
+/// while admission is closed, so that the poll task never has to wait.
+///
+/// It ends with its connection. Ingest batches that are still queued are dropped, because the
+/// broker sends their messages again.
+///
+/// Runs until the queue is closed or admission is closed permanently. Notifies `taken` of each
+/// ingest batch taken off the queue.
+pub(crate) async fn submit(
+    mut queue: mpsc::Receiver<IngestBatch>,
+    admission: Admission,
+    taken: Arc<Notify>,
+) {
+    while let Some(ingest_batch) = queue.recv().await {
+        taken.notify_one();
+        // Checked before, because `submit` drops an ingest batch that it refuses.
+        while let Err(AdmissionError::Busy | AdmissionError::Full) = admission.check() {
+            tokio::time::sleep(RETRY).await;
+        }
+        match admission.submit(ingest_batch).await {
+            Ok(()) => {}
+            // Admission closed while the ingest batch waited. Its acknowledgement has reported
+            // that, and the connection ends when all messages before it are acknowledged.
+            Err(AdmissionError::Busy | AdmissionError::Full) => {}
+            Err(AdmissionError::Stopping | AdmissionError::Broken) => return,
+        }
     }
 }

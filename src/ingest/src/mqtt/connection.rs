@@ -11,11 +11,10 @@ use tokio::time::Instant;
 
 use super::backoff::SHORT;
 use super::broker::{Broker, Pending};
+use super::client::BATCHES_MAX;
 use super::collect::Take;
-use super::link::{Event, Grant, Link, LinkError, Message, Sender};
-use super::options::{OFFLINE, ONLINE};
+use super::link::{Event, Grant, Link, LinkError, Message, OFFLINE, ONLINE, Sender};
 use super::pace::Pace;
-use super::submit::BATCHES_MAX;
 use super::subscribe::Subscriptions;
 use super::target::SetupError;
 use super::window::cause;

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use super::link::Silent;
 use super::observe::Ended;
-use super::silence::Silent;
 use decode::RejectReason;
 use net::access;
 

@@ -19,14 +19,29 @@ use tokio::net::TcpStream;
 pub(super) use super::event::{Event, Grant, LinkError};
 pub(crate) use super::event::{Message, Receipt, RefusedMessage};
 
-use super::files::Credentials;
-use super::silence::Silence;
 use super::socket::Handle;
-use super::target::{SetupError, Target};
+use super::target::{Credentials, SetupError, Target};
 use super::transport::{Dialer, Observations};
 use super::{v4, v5};
 use config::{Mqtt, MqttProtocol, Subscription};
 
+/// Our own status, published explicitly or as last will.
+pub(super) const ONLINE: &str = "online";
+pub(super) const OFFLINE: &str = "offline";
+
+/// Capacity of rumqttc's request queue. Each receipt is acknowledged once and packet ids have 16
+/// bits, so with a few more for SUBSCRIBE and DISCONNECT it is never full. Memory is allocated only
+/// as needed.
+pub(super) const REQUESTS_MAX: usize = 65_535 + 16;
+
+/// Requests that rumqttc writes, and packets that it reads, before it switches to the other
+/// direction.
+pub(super) const REQUEST_BATCH: usize = 1024;
+/// The maximum that rumqttc allows.
+pub(super) const READ_BATCH: usize = 128;
+
+/// Timeout to open a connection, in seconds.
+pub(super) const CONNECT_SECONDS: u64 = 10;
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The receiving half. It must be polled continuously: it also sends pings and the sender's queued
@@ -62,6 +77,52 @@ impl Link {
             Events::V5(events) => v5::next(events, silence, subscribe_id).await,
         };
         next.map_err(|error| observations.ended().map_or(error, LinkError::Ended))
+    }
+}
+
+/// Nothing has arrived between two PINGREQs.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the broker has sent nothing, not even an answer to PINGREQ, for the time of mqtt.keep_alive"
+)]
+pub(super) struct Silent;
+
+/// Ends a connection whose broker sends nothing: the bytes that had arrived at its last PINGREQ.
+///
+/// rumqttc sends a PINGREQ when it has sent nothing else for `keep_alive`, and by itself ends the
+/// connection if `keep_alive` later it still waits for the PINGRESP. But the PINGRESP comes after
+/// everything that the broker has already begun to send. Over a slow link one large message, or the
+/// messages in flight, can take longer than that. On the next connection the broker sends them
+/// again, from the start, so nothing would ever get through. Here any byte since the PINGREQ before
+/// is an answer, also one of a packet that is not complete.
+///
+/// So `v4` and `v5` give rumqttc the PINGRESP itself as soon as it has sent a PINGREQ, and this
+/// decides in its place. A broker that sends nothing is found as soon as before: at the second
+/// PINGREQ.
+#[derive(Debug)]
+pub(super) struct Silence {
+    socket: Handle<TcpStream>,
+    before: Option<u64>,
+}
+
+impl Silence {
+    fn of(socket: &Handle<TcpStream>) -> Silence {
+        Silence {
+            socket: socket.clone(),
+            before: None,
+        }
+    }
+
+    /// Call at each PINGREQ.
+    ///
+    /// # Errors
+    /// Nothing has arrived since the one before.
+    pub(super) fn pinged(&mut self) -> Result<(), Silent> {
+        let received = self.socket.received_bytes();
+        match self.before.replace(received) {
+            Some(before) if before == received => Err(Silent),
+            _ => Ok(()),
+        }
     }
 }
 

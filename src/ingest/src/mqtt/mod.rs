@@ -20,12 +20,12 @@
 //!   that are immediately available, collects them (`collect`) into one ingest batch with one
 //!   acknowledgement, and queues the batch when no more messages are available or the batch is
 //!   full. While the submit task is busy, batches are filled first, so they grow under load.
-//! - `submit` waits while the next stage does not accept ingest batches.
+//! - The submit task (in `client`) waits while the next stage does not accept ingest batches.
 //! - `acks` tracks which messages may be acknowledged.
-//! - `link`, with `v4` and `v5`, is one connection. `transport` opens its stream, with `socket` and
-//!   `target`; `files` reads certificates and password. `observe` (with `websocket`) notes what the
-//!   broker says about the connection, `reason` what its codes mean. `silence` decides when the
-//!   broker seems to be gone.
+//! - `link`, with `v4` and `v5`, is one connection, and decides when the broker seems to be gone.
+//!   `transport` opens its stream, with `socket` and `target`, which also reads certificates and
+//!   password. `observe` (with `websocket`) notes what the broker says about the connection,
+//!   `reason` what its codes mean.
 //! - `subscribe` tracks which filters are requested and granted. `losses` and `backoff` decide what
 //!   is said of a lost connection, and when the next one is opened.
 //! - `retained` remembers which retained messages were accepted. `window` measures how long
@@ -78,21 +78,17 @@ mod backoff;
 mod births_file;
 mod broker;
 mod check;
-mod client;
+pub(crate) mod client;
 pub mod collect;
 mod connection;
 mod event;
-mod files;
 pub mod link;
 mod losses;
 mod observe;
-mod options;
 mod pace;
 mod reason;
 mod retained;
-mod silence;
 mod socket;
-pub mod submit;
 mod subscribe;
 mod target;
 mod transport;

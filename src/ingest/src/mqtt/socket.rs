@@ -15,7 +15,7 @@
 //! be the DISCONNECT with its reason.
 //!
 //! It counts the bytes that arrive, also those of a packet that is not complete yet, see
-//! [`super::silence`].
+//! [`super::link::Silence`].
 //!
 //! The exception is the end of the connection: rumqttc does not read again after DISCONNECT, so
 //! [`Handle::flush_eagerly`] makes every flush take effect. rumqttc then drops the socket, although

@@ -1,6 +1,6 @@
-//! Address of a broker: the parsed URL, and its certificates.
+//! Address of a broker: the parsed URL, and the certificates and password for it.
 
-use config::Mqtt;
+use config::{Mqtt, Secret};
 use decode::topic::TopicError;
 use net::tls::{self, ClientTls, Identity, TlsError};
 
@@ -137,6 +137,50 @@ impl Target {
         let identity = config.cert_file.as_deref().zip(config.key_file.as_deref());
         let identity = identity.map(|(cert, key)| Identity { cert, key });
         tls::client(config.ca_file.as_deref(), identity).map(Some)
+    }
+}
+
+/// Certificates and password from files, read again for each connection, so that renewed files
+/// apply from the next connection on. If a file cannot be read (half written, or a key that does
+/// not match yet), the content of the last connection is used and the problem is reported.
+#[derive(Debug, Clone)]
+pub(super) struct Credentials {
+    /// `None`: the connection is not encrypted.
+    pub(super) tls: Option<ClientTls>,
+    pub(super) password: Option<Secret>,
+}
+
+impl Credentials {
+    /// Reads the files; `before` is the content at the last connection. Also returns the problems.
+    ///
+    /// # Errors
+    /// The certificates cannot be read, and there are no previous ones.
+    pub(super) fn read(
+        config: &Mqtt,
+        target: &Target,
+        before: Option<&Credentials>,
+    ) -> Result<(Credentials, Option<String>), SetupError> {
+        let mut problems = vec![];
+        let tls = match (target.tls(config), before) {
+            (Ok(tls), _) => tls,
+            (Err(error), Some(before)) => {
+                problems.push(format!("certificates: {error}"));
+                before.tls.clone()
+            }
+            (Err(error), None) => return Err(error.into()),
+        };
+        let password = match config.password_now() {
+            Ok(password) => password,
+            Err(error) => {
+                problems.push(format!("password_file: {error}"));
+                before
+                    .map_or(&config.password, |before| &before.password)
+                    .clone()
+            }
+        };
+        let problem = (!problems.is_empty())
+            .then(|| format!("{}; the previous content is used", problems.join("; ")));
+        Ok((Credentials { tls, password }, problem))
     }
 }
 

@@ -7,8 +7,7 @@ use rumqttc_v4::{
 };
 
 use super::event::{Event, Grant, LinkError, Message, Receipt};
-use super::options::{CONNECT_SECONDS, OFFLINE, READ_BATCH, REQUEST_BATCH, REQUESTS_MAX};
-use super::silence::Silence;
+use super::link::{CONNECT_SECONDS, OFFLINE, READ_BATCH, REQUEST_BATCH, REQUESTS_MAX, Silence};
 use super::target::SetupError;
 use super::transport::Dialer;
 use config::{Mqtt, Secret, Subscription};
@@ -82,7 +81,7 @@ pub(super) async fn next(
             rumqttc_v4::Event::Incoming(packet) => packet,
             rumqttc_v4::Event::Outgoing(Outgoing::PingReq) => {
                 silence.pinged()?;
-                // See `silence`.
+                // See `Silence`.
                 let answer = events.state.handle_incoming_packet(Packet::PingResp);
                 answer.map_err(lost)?;
                 continue;

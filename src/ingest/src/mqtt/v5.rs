@@ -11,8 +11,7 @@ use rumqttc_v5::{
 };
 
 use super::event::{Event, Grant, LinkError, Message, Receipt};
-use super::options::{CONNECT_SECONDS, OFFLINE, READ_BATCH, REQUEST_BATCH, REQUESTS_MAX};
-use super::silence::Silence;
+use super::link::{CONNECT_SECONDS, OFFLINE, READ_BATCH, REQUEST_BATCH, REQUESTS_MAX, Silence};
 use super::target::SetupError;
 use super::transport::Dialer;
 use config::{Mqtt, Retained, Secret, Subscription};
@@ -90,7 +89,7 @@ pub(super) async fn next(
             rumqttc_v5::Event::Incoming(packet) => packet,
             rumqttc_v5::Event::Outgoing(Outgoing::PingReq) => {
                 silence.pinged()?;
-                // See `silence`.
+                // See `Silence`.
                 let answer = events.state.handle_incoming_packet(Packet::PingResp);
                 answer.map_err(lost)?;
                 continue;

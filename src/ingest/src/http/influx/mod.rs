@@ -22,12 +22,11 @@ use axum::routing::{get, post};
 use serde::Deserialize;
 
 pub(super) use self::dialect::Dialect;
-use super::admit::{Shared, health_check};
+use super::admit::{Shared, health_check, shown_sender};
 use super::body::{BodyLimits, receive};
 use super::error::IngestError;
 use super::pipeline::{self, DecodeOptions, Origin};
 use super::routes::{HEALTH, PING, QUERY, WRITE_V1, WRITE_V2, WRITE_V3, with_slash};
-use super::sender::shown_sender;
 use decode::{Format, RejectReason, Rejects, TsUnit};
 use net::http::encoding::Encoding;
 use net::http::peer::Peer;

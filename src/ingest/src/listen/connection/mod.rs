@@ -16,7 +16,6 @@
 //! else is in front of it, because what is received otherwise would have to be kept.
 
 mod held;
-mod large_packet;
 mod output;
 
 use std::sync::Arc;
@@ -30,7 +29,6 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use self::held::{Held, error, room, try_queue, weight};
-use self::large_packet::{LargePacket, given};
 use super::authorization::Authorization;
 use super::batcher::{AckSender, Incoming};
 use super::clients::Registration;
@@ -43,6 +41,7 @@ use super::inflight::{AckResult, InFlight, Released};
 use super::large::Room;
 use super::shared::{NAME, Shared};
 use crate::mqtt::link::RefusedMessage;
+use config::ListenMqtt;
 use decode::RejectReason;
 use model::Now;
 use net::shares::Owner;
@@ -58,6 +57,25 @@ pub(super) const OUT_BYTES_MAX: usize = 16 * 1024;
 const PAUSE_MAX: Duration = Duration::from_millis(250);
 /// The packet of this name: a fixed header, and nothing after it (MQTT §3.12).
 const PINGREQ: [u8; 2] = [0xc0, 0];
+
+/// A large packet that is being buffered or skipped.
+struct LargePacket {
+    /// Its part of the budget; none if it is skipped and nothing of it is kept.
+    room: Option<Room>,
+    /// When it must be complete. A slower device would hold room that others wait for.
+    until: Instant,
+}
+
+impl LargePacket {
+    /// A packet of this size, which begins now.
+    fn new(bytes: usize, room: Option<Room>, settings: &ListenMqtt) -> LargePacket {
+        let time = Duration::from_secs(bytes as u64 / settings.packet_rate_min);
+        LargePacket {
+            room,
+            until: Instant::now() + settings.packet_grace + time,
+        }
+    }
+}
 
 pub(super) struct Connection<S> {
     stream: S,
@@ -545,5 +563,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
 
     pub(super) fn buffered(&self) -> usize {
         self.buf.capacity()
+    }
+}
+
+/// Waits until the packet that waits for room has it.
+async fn given(wanted: &mut Option<(usize, Room)>) {
+    if let Some((_, room)) = wanted {
+        room.given().await;
     }
 }
