@@ -32,18 +32,12 @@
 //! flight, stored; acknowledgements leave with the last reading that was pending when they joined.
 
 mod answers;
-mod incoming_reading;
-mod page_limits;
 mod pending;
 mod statement;
 mod stored_state;
 mod unstored;
-mod write_outcome;
 
-pub(super) use incoming_reading::IncomingReading;
-pub use page_limits::PageLimits;
 pub use unstored::UnstoredBucket;
-pub(super) use write_outcome::WriteOutcome;
 
 use std::sync::Arc;
 
@@ -54,7 +48,45 @@ use super::dedup::{DedupWindow, ExternalWrites};
 use crate::flush::age::is_worthwhile;
 use crate::flush::due::DuePolicy;
 use model::ack::{Ack, Acks};
-use model::{BucketStart, RowFlags, Rows, StorageMode, memory, rows};
+use model::{BucketStart, FieldSchema, ReadingKey, RowFlags, Rows, StorageMode, memory, rows};
+
+/// The size limits of a page.
+#[derive(Debug, Clone, Copy)]
+pub struct PageLimits {
+    /// `bucket.max_readings`.
+    pub readings: u32,
+    /// `bucket.max_bytes`: the size of the readings as a BSON array.
+    pub bytes: u64,
+    /// The size of the summary:
+    /// [`PAGE_SUMMARY_BYTES_MAX`](model::summary::PAGE_SUMMARY_BYTES_MAX), smaller in tests.
+    pub summary_bytes: u64,
+}
+
+/// A reading on arrival: its values as encoded in its batch, under the names of `schema`.
+pub(super) struct IncomingReading<'a> {
+    pub ts_ms: i64,
+    pub flags: RowFlags,
+    /// When it came ([`super::arrivals`]), of one with the time of receipt.
+    pub arrived_ms: i64,
+    pub schema: &'a Arc<FieldSchema>,
+    pub numbers: u8,
+    pub payload: &'a [u8],
+}
+
+impl IncomingReading<'_> {
+    fn key(&self) -> ReadingKey {
+        ReadingKey::new(self.ts_ms, self.schema.values(self.payload))
+    }
+}
+
+/// The effect of an answer.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(super) struct WriteOutcome {
+    /// Readings now known to be stored.
+    pub stored: u64,
+    /// Readings dropped because they had been stored before.
+    pub duplicates: u64,
+}
 
 /// The bucket's pending work in the store.
 #[derive(Debug)]

@@ -15,13 +15,12 @@
 //! given up. The exception is a shard that failing buckets alone fill: that may be the reason why
 //! nothing else is written. Then they are given up as well, after `flush.quarantine_after`.
 
-pub use super::failing_buckets::Quarantined;
+use std::collections::HashMap;
+use std::sync::Arc;
 
-use super::failing_buckets::Failing;
-use super::rejected_rows::{RejectCause, RejectedRows};
 use super::{Bucket, BucketRef, Shard, bucket_of};
 use model::ack::Acks;
-use model::{Now, Rows};
+use model::{BucketStart, Now, Rows, SensorId};
 use store::{LoadRequest, LoadedBucket};
 
 /// Faults after which a bucket is quarantined.
@@ -31,6 +30,90 @@ pub(crate) const QUARANTINE_FAULTS: u32 = 4;
 const FAILING_MAX: usize = 10_000;
 /// Maximum number of quarantined buckets named.
 pub const NAMED_MAX: usize = 20;
+
+/// A quarantined bucket.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Quarantined {
+    /// The sensor of the bucket.
+    pub sensor_id: SensorId,
+    /// The start of the bucket.
+    pub start: BucketStart,
+    /// The last error text of the store.
+    pub reason: String,
+    /// Time of the first failure, ms since 1970.
+    pub since_wall_ms: i64,
+}
+
+#[derive(Debug)]
+struct Failing {
+    since: Now,
+    /// Its last fault (monotonic ms).
+    last_fault_ms: u64,
+    reason: String,
+    quarantined: bool,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct FailingBuckets {
+    buckets: HashMap<BucketRef, Failing>,
+    /// Quarantined since the last call of [`Shard::take_quarantined`].
+    fresh: Vec<Quarantined>,
+    quarantined: usize,
+    /// Whether the store answers any request.
+    store_answers: bool,
+    /// When the store last confirmed a page write, of any shard (monotonic ms).
+    pages_written_ms: u64,
+}
+
+impl FailingBuckets {
+    /// Removes a bucket that was written, or has nothing left to write.
+    pub(super) fn recovered(&mut self, bucket_ref: BucketRef) {
+        if !self.buckets.is_empty()
+            && let Some(failing) = self.buckets.remove(&bucket_ref)
+        {
+            self.quarantined -= usize::from(failing.quarantined);
+        }
+    }
+}
+
+/// Readings that the store refuses permanently, or has failed for too long. They are kept as dead
+/// letters before the acknowledgements are delivered.
+#[derive(Debug)]
+pub struct RejectedRows {
+    /// The sensor of all rows.
+    pub sensor_id: SensorId,
+    /// The rows to keep.
+    pub rows: Arc<Rows>,
+    /// Why they are not stored.
+    pub reason: RejectCause,
+    /// The store's error text.
+    pub detail: String,
+    /// To be delivered when the dead letters are stored.
+    pub acks: Acks,
+}
+
+/// Why acknowledged readings become dead letters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RejectCause {
+    /// The store refuses them permanently.
+    StoreRejected,
+    /// Reads or writes of their bucket have failed for too long.
+    Quarantined,
+    /// The readings of their bucket were removed, so they cannot be compared with them
+    /// ([`store::retention`]).
+    ReadingsRemoved,
+}
+
+impl RejectCause {
+    /// The `reason` of the dead letters and of the metrics.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            RejectCause::StoreRejected => "store_rejected",
+            RejectCause::Quarantined => "quarantined",
+            RejectCause::ReadingsRemoved => "readings_removed",
+        }
+    }
+}
 
 impl Shard {
     /// Sets whether the store has answered any request lately. Until it does, no bucket is given

@@ -16,23 +16,17 @@
 
 mod answers;
 mod arrival_rate;
-mod bucket_ref;
 mod buckets;
 pub mod catalog;
 mod catalogued;
 pub mod failing;
-mod failing_buckets;
 mod held;
 mod jobs;
-mod new_sensor;
-mod rejected_rows;
 mod reporting_interval;
 mod sensors;
-mod settled;
 pub mod snapshot;
 
-pub(crate) use bucket_ref::BucketRef;
-pub use rejected_rows::{RejectCause, RejectedRows};
+pub use failing::{RejectCause, RejectedRows};
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -40,10 +34,10 @@ use std::sync::Arc;
 use arrival_rate::ArrivalRate;
 use buckets::Buckets;
 use catalogued::{Confirmed, ConfirmedSets};
-use failing_buckets::FailingBuckets;
+use failing::FailingBuckets;
 use hashbrown::HashTable;
-use new_sensor::NewSensor;
 use reporting_interval::{EvictedSensors, Reports};
+use sensors::NewSensor;
 
 use slab::Slab;
 
@@ -94,6 +88,20 @@ pub struct ShardSettings {
 
 /// The row of a reading in its batch, and its sensor's hash.
 pub type RowRef = (u32, u64);
+
+/// Identifies a bucket of this shard; valid while the bucket has something in flight.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct BucketRef {
+    slot: u32,
+    start: BucketStart,
+}
+
+impl BucketRef {
+    /// The start of its bucket.
+    pub fn start(self) -> BucketStart {
+        self.start
+    }
+}
 
 /// One command for the store. Bucket references and writes or requests are in the same order.
 #[derive(Debug)]

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use super::super::bucket::Bucket;
-use super::new_sensor::{NEW_SENSORS_MAX, NewSensor};
 use super::reporting_interval::Reports;
 use super::{RowRef, Sensor, Shard};
 use model::{BucketStart, Now, ReadingRef, SensorId, sensor_id_memory};
@@ -23,6 +22,19 @@ const IDLE_BYTES: usize = size_of::<Sensor>() + 40;
 /// (ms). A check costs about 20 ns each.
 const SWEEP_MS: u64 = 10_000;
 const SWEEP_FULL_MS: u64 = 1000;
+
+/// Maximum number of new sensors remembered.
+const NEW_SENSORS_MAX: usize = 256;
+
+/// A sensor that reported for the first time since the start, or for the first time since it was
+/// dropped.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NewSensor {
+    /// The id as sent.
+    pub sensor_id: SensorId,
+    /// When its first reading arrived, ms since 1970.
+    pub at_ms: i64,
+}
 
 /// Which buckets a sweep may drop.
 #[derive(Clone, Copy)]

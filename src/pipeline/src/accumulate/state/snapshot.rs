@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::sync::Arc;
 
-pub use super::new_sensor::NewSensor;
+pub use super::sensors::NewSensor;
 
 use super::super::bucket::UnstoredBucket;
 use super::reporting_interval::ReportingInterval;

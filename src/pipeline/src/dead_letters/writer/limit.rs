@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::log_limit::LogLimit;
+use super::LogLimit;
 use crate::flush::{Flusher, Permit};
 use store::{Evicted, StoreError};
 use telemetry::metrics;

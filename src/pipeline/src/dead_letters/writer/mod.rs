@@ -32,7 +32,6 @@
 //! each batch and once a minute ([`limit`]). Acknowledgements do not wait for it.
 
 mod limit;
-mod log_limit;
 #[cfg(test)]
 mod tests;
 
@@ -45,7 +44,6 @@ use tokio::time::Instant;
 
 use crate::flush::{Flusher, Lane};
 use limit::Limit;
-use log_limit::LogLimit;
 use model::DeadLetter;
 use model::ack::{Ack, Acks};
 use store::{DeadLetterWritten, StoreError, StoreErrorKind};
@@ -65,6 +63,8 @@ const CUT_BYTES: usize = 16 << 10;
 const RETRY_AFTER: Duration = Duration::from_secs(5);
 /// How long the collection must have stored nothing before dead letters are given up.
 const FAILING_AFTER: Duration = Duration::from_secs(60);
+/// Interval between log lines of one kind.
+const LOG_EVERY: Duration = Duration::from_secs(60);
 
 /// Dead letters that were sent together; acknowledged when the last of them is stored or given up.
 #[derive(Debug)]
@@ -113,6 +113,25 @@ fn room_for(dead_letters: &[DeadLetter]) -> u32 {
 
 fn memory_bytes(queue: &VecDeque<QueuedDeadLetter>) -> usize {
     queue.iter().map(|l| l.dead_letter.memory_bytes()).sum()
+}
+
+/// Limits a log line that each dead letter may cause to one per minute.
+#[derive(Debug, Default)]
+struct LogLimit {
+    written_at: Option<Instant>,
+    suppressed: u64,
+}
+
+impl LogLimit {
+    /// If the line should be written now: how many were suppressed since the last one.
+    fn due(&mut self) -> Option<u64> {
+        if self.written_at.is_some_and(|at| at.elapsed() < LOG_EVERY) {
+            self.suppressed += 1;
+            return None;
+        }
+        self.written_at = Some(Instant::now());
+        Some(std::mem::take(&mut self.suppressed))
+    }
 }
 
 /// The handle of the task that writes dead letters.

@@ -436,3 +436,14 @@ async fn acknowledged_readings_stay_when_they_alone_are_above_the_limit() {
     tokio::time::sleep(LONG_ENOUGH).await;
     assert_eq!(rig.stored(), names(OWN_SOURCE, 0..5));
 }
+
+#[tokio::test(start_paused = true)]
+async fn one_line_a_minute_reports_how_many_it_replaces() {
+    let mut quiet = LogLimit::default();
+    let mut written = vec![];
+    for _ in 0..150 {
+        written.extend(quiet.due());
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    assert_eq!(written, [0, 59, 59]);
+}
