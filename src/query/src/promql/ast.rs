@@ -1,7 +1,6 @@
 //! The expression that is evaluated. Parentheses are resolved, types are checked.
 
 use super::matcher::Matcher;
-pub(super) use super::value_type::ValueType;
 
 /// A parsed query.
 #[derive(Debug, Clone)]
@@ -15,6 +14,31 @@ impl Query {
     /// The type of its value in an instant query.
     pub fn value_type(&self) -> ValueType {
         self.expr.value_type()
+    }
+}
+
+/// What an expression evaluates to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ValueType {
+    /// One number at each step.
+    Scalar,
+    /// Series with one sample at each step.
+    Vector,
+    /// Series with many samples at each step.
+    Matrix,
+    /// A text.
+    String,
+}
+
+impl ValueType {
+    /// The name in Prometheus' API.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            ValueType::Scalar => "scalar",
+            ValueType::Vector => "vector",
+            ValueType::Matrix => "matrix",
+            ValueType::String => "string",
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! The functions of PromQL and how each is evaluated.
 
-use super::value_type::ValueType;
-use super::value_type::ValueType::{Matrix, Scalar, String, Vector};
+use super::ast::ValueType;
+use super::ast::ValueType::{Matrix, Scalar, String, Vector};
 
 /// How a function is evaluated.
 #[derive(Debug, Clone, Copy)]

@@ -25,7 +25,6 @@ mod re2;
 mod regex_texts;
 mod series;
 mod unexpected;
-mod value_type;
 pub mod windows;
 
 pub use self::ast::Query;

@@ -1,8 +1,8 @@
 //! The input of an evaluation, the samples of a query's selectors, and its result.
 
+use super::ast::ValueType;
 use super::labels::Labels;
 use super::matcher::Matcher;
-use super::value_type::ValueType;
 
 /// One value at one time.
 #[derive(Debug, Clone, Copy, PartialEq)]

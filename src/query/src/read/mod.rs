@@ -38,7 +38,6 @@
 pub mod catalog;
 pub mod days;
 pub mod fleet;
-mod fleet_cache;
 pub mod hours;
 pub mod merge;
 pub mod selector;
@@ -53,7 +52,7 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
 use tokio::time::{Instant, timeout};
 
-use fleet_cache::FleetCache;
+use fleet::FleetCache;
 use hours::{Hour, Hours, OpenHour};
 use journal::JournalHandle;
 use merge::{ANSWER_BYTES_MAX, MergedReadings, ReadingMerge, Window};
