@@ -17,7 +17,6 @@
 mod catalog;
 mod context;
 mod files;
-mod instance;
 mod journal_report;
 mod last_used;
 mod on_store;
@@ -32,13 +31,11 @@ mod shut_down;
 mod silence;
 mod stages;
 mod start;
-mod start_error;
-mod unstored;
 mod upkeep;
 mod watch;
 
 pub use self::reload::{Reloaded, Reloader};
-pub use self::start_error::StartError;
+pub use self::start::StartError;
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -21,7 +21,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::context::{ServiceContext, backoff};
-use super::unstored::Unstored;
+use super::stages::Unstored;
 use config::AckMode;
 use model::Span;
 use pipeline::accumulate::task::ANSWERS_WITHIN;

@@ -1,13 +1,14 @@
 //! Starts the daily rollup: one task per shard, one that recovers marks, and its gauges and health.
 
+use std::io::{ErrorKind, Write};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::task::JoinHandle;
 
+use super::StartError;
 use super::context::{ServiceContext, backoff};
-use super::instance;
-use super::start_error::StartError;
 use config::AckMode;
 use journal::fs::{Fs, RealFs};
 use model::Zone;
@@ -20,6 +21,10 @@ use telemetry::metrics;
 const UPKEEP: Duration = Duration::from_secs(1);
 /// From when on overdue days are a reason in `/readyz`.
 const STUCK: Duration = Duration::from_secs(30 * 60);
+
+/// The file in the journal's directory with the id of this instance: the owner of marks in
+/// `rollup_pending`.
+const NAME: &str = "instance";
 
 /// The tasks of the daily rollup; all lists are empty without `rollup.days`.
 #[derive(Default)]
@@ -37,12 +42,12 @@ impl ServiceContext {
         let config = &self.config;
         let instance = match config.ingest.ack {
             _ if !config.rollup.days => None,
-            AckMode::Stored => Some(instance::new_id()),
+            AckMode::Stored => Some(new_id()),
             AckMode::Journal => {
                 let dir = &config.journal.dir;
                 RealFs
                     .create_dir_all(dir)
-                    .and_then(|()| instance::id_in(dir))
+                    .and_then(|()| id_in(dir))
                     .map(Some)
                     .map_err(|error| StartError::Instance {
                         dir: dir.clone(),
@@ -117,5 +122,44 @@ impl ServiceContext {
                 )
             }));
         }
+    }
+}
+
+/// A new id of an instance: 16 hexadecimal digits.
+fn new_id() -> Arc<str> {
+    Arc::from(format!("{:016x}", fastrand::u64(..)))
+}
+
+/// Reads the id of this instance, or creates it. The journal holds the directory's lock.
+///
+/// # Errors
+/// The file cannot be read or written.
+fn id_in(dir: &Path) -> std::io::Result<Arc<str>> {
+    let path = dir.join(NAME);
+    match std::fs::read_to_string(&path) {
+        Ok(text) if !text.trim().is_empty() => return Ok(Arc::from(text.trim())),
+        Ok(_) => {}
+        Err(error) if error.kind() == ErrorKind::NotFound => {}
+        Err(error) => return Err(error),
+    }
+    let id = new_id();
+    let unfinished = dir.join(format!("{NAME}.new"));
+    let mut file = std::fs::File::create(&unfinished)?;
+    writeln!(file, "{id}")?;
+    file.sync_all()?;
+    std::fs::rename(&unfinished, &path)?;
+    std::fs::File::open(dir)?.sync_all()?;
+    Ok(id)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_id_stays_with_the_directory() {
+        let dir = tempfile::tempdir().unwrap();
+        let id = id_in(dir.path()).unwrap();
+        assert_eq!((id.len(), id_in(dir.path()).unwrap()), (16, id));
     }
 }

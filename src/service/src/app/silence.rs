@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::context::ServiceContext;
-use super::unstored::Unstored;
+use super::stages::Unstored;
 use query::read::silence::{Pause, Silence};
 use store::{Store, StoreError};
 use telemetry::metrics;

@@ -1,30 +1,76 @@
 //! Starts the parts of the service in order; the documentation of [`crate::app`] has the order.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use tokio::runtime::Handle;
-use tokio::task::JoinHandle;
+use tokio::task::{JoinError, JoinHandle};
 use tokio_util::sync::CancellationToken;
 
+use super::Service;
 use super::context::ServiceContext;
 use super::files::within_files;
 use super::last_used::LastUsedFile;
 use super::ports::{IngestPorts, start_front};
-use super::stages::Stages;
-use super::unstored::Unstored;
-use super::{Service, StartError};
+use super::stages::{Stages, Unstored};
 use config::Config;
-use ingest::http::HttpIngest;
-use ingest::listen::MqttListener;
-use journal::Journal;
+use ingest::http::{HttpError, HttpIngest};
+use ingest::listen::{ListenError, MqttListener};
+use ingest::mqtt::SetupError;
 use journal::admission::Admission;
+use journal::{Journal, JournalError};
 use model::{Clock, Zone};
+use net::access::{JwtKeysError, TokensError};
 use pipeline::accumulate::QueryHandle;
 use pipeline::enrich::{Enrichment, Registry};
-use query::admin::Admin;
+use query::admin::{Admin, AdminError};
 use query::read::ReadService;
 use query::read::silence::Silence;
 use store::Store;
+
+/// What could not be started, and why.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The admin port.
+    #[error(transparent)]
+    Admin(#[from] AdminError),
+    /// The port for readings over HTTP.
+    #[error(transparent)]
+    Http(#[from] HttpError),
+    /// The port for MQTT devices.
+    #[error(transparent)]
+    MqttListener(#[from] ListenError),
+    /// The tokens of readers, if the HTTP port is disabled.
+    #[error(transparent)]
+    Tokens(#[from] TokensError),
+    /// The keys of JWTs.
+    #[error(transparent)]
+    Jwt(#[from] JwtKeysError),
+    /// The connection to a broker.
+    #[error(transparent)]
+    Broker(#[from] SetupError),
+    /// The journal cannot be opened.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+    /// The task that opens the journal panicked.
+    #[error(transparent)]
+    JournalTask(JoinError),
+    /// The file with the id of this instance.
+    #[error(
+        "the file `instance` in journal.dir ({}) cannot be read or created: {error}; the service \
+         must be able to write there",
+        .dir.display()
+    )]
+    Instance {
+        /// `journal.dir`
+        dir: PathBuf,
+        /// Why not.
+        error: std::io::Error,
+    },
+    /// The threads of the journal.
+    #[error(transparent)]
+    JournalThreads(std::io::Error),
+}
 
 impl Service {
     /// Starts all parts. `repeats`: a second instance, whose readings may be stored already

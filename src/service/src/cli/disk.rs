@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::Access;
 
-use super::finding::Finding;
+use super::check::Finding;
 
 /// File systems by the magic number of statfs(2), and why each is unsuitable for a journal.
 const UNSUITABLE: [(u64, &str, &str); 5] = [

@@ -12,7 +12,6 @@ mod decode;
 mod decode_all;
 mod decode_command;
 mod disk;
-mod finding;
 mod generated;
 mod import;
 mod init_config;
@@ -21,7 +20,6 @@ mod maintain;
 mod output;
 mod probe;
 mod run;
-mod store;
 mod tail;
 mod tokens;
 
@@ -32,13 +30,13 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser, Subcommand};
 use tokio::runtime::Runtime;
 
-use self::store::store;
 use output::{CONFIG_UNUSABLE, MAINTENANCE_FAILED, ended, fail, maintenance_failed, print_line};
 
-use ::store::Store;
-use ::store::mongo::MongoStore;
 use config::Config;
+use model::Zone;
 use query::priority;
+use store::Store;
+use store::mongo::{MongoStore, OptionalIndexes, RollupSchema, StoreConfigError};
 
 /// Stores sensor readings from MQTT and HTTP in MongoDB, in hourly buckets, each acknowledged
 /// reading exactly once
@@ -327,6 +325,29 @@ async fn with_store(
         Ok(store) => command(config, store).await,
         Err(error) => maintenance_failed(error),
     }
+}
+
+/// The store of the configuration, for commands that work on it.
+async fn store(config: &Config) -> Result<MongoStore, StoreConfigError> {
+    let optional_indexes = OptionalIndexes {
+        latest: config.latest.enabled,
+        tags_index: config.store.tags_index,
+    };
+    let store = MongoStore::new(
+        &config.store,
+        config.bucket.span,
+        config.dead_letters.retention,
+    )
+    .await?;
+    let zone = Zone::from(config.rollup.zone);
+    let retention = config.rollup.retention;
+    let rollup = config
+        .rollup
+        .days
+        .then_some(RollupSchema { zone, retention });
+    Ok(store
+        .with_latest_and_tags(optional_indexes)
+        .with_rollup(rollup))
 }
 
 async fn init(config: &Config, shard: bool, rollup_from: Option<chrono::NaiveDate>) -> ExitCode {

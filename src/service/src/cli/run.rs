@@ -7,8 +7,7 @@ use std::sync::Arc;
 use tokio::runtime::Handle;
 
 use super::output::{CONFIG_UNUSABLE, fail};
-use super::store::store;
-use super::{dead_letters, disk};
+use super::{dead_letters, disk, store};
 use crate::app::Service;
 use crate::shutdown;
 use crate::systemd::Notifier;

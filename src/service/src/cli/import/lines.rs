@@ -2,8 +2,8 @@
 
 use std::io::{self, BufRead, BufReader, Read};
 
-use super::record::{LocalReject, Record, Records};
 use super::source::Source;
+use super::{LocalReject, Record, Records};
 use decode::unpadded;
 
 /// Longest line. A file with longer ones is not a file of readings, or lacks line ends.

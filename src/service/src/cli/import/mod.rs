@@ -20,12 +20,12 @@
 mod csv_reader;
 mod lines;
 mod progress;
-mod record;
 mod rows;
 mod send;
 mod source;
 mod state;
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -34,7 +34,6 @@ use clap::Args;
 
 use self::lines::Lines;
 use self::progress::Progress;
-use self::record::{Record, Records};
 use self::rows::{CsvArgs, MappingError};
 use self::send::{Answer, SendError, Sent};
 use self::source::{BOM_BYTES, Input, OpenFile, SourceError};
@@ -139,6 +138,32 @@ enum ImportError {
         "it was already sent to {0}; --restart sends it again, to the service that --url names"
     )]
     OtherService(String),
+}
+
+/// One record of a file: a line, or a row of CSV.
+#[derive(Debug)]
+struct Record {
+    /// The line that it starts on, from 1.
+    line: u64,
+    /// The offset and the number of lines after it: where a later run continues. Those before it, if
+    /// the file ended and not the line: it may be continued, and is then read again.
+    end: (u64, u64),
+    /// Why it is not sent.
+    reject: Option<LocalReject>,
+}
+
+/// A record that was rejected before it was sent.
+#[derive(Debug)]
+struct LocalReject {
+    reason: &'static str,
+    detail: String,
+}
+
+/// The records of a file, in order.
+trait Records {
+    /// Appends the next record to `out` as one line, unless it is rejected. `None`: the end of the
+    /// file.
+    fn next(&mut self, out: &mut Vec<u8>) -> io::Result<Option<Record>>;
 }
 
 /// Records that wait to be sent together.

@@ -14,8 +14,8 @@ use serde_json::{Map, Value};
 
 use super::csv_reader::{Limited, io_error, not_closed, reader};
 use super::lines::Lines;
-use super::record::{LocalReject, Record, Records};
 use super::source::{BOM, Input, SourceError};
+use super::{LocalReject, Record, Records};
 use decode::time;
 
 /// Texts of a cell without a value, in lower case.
