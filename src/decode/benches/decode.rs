@@ -47,6 +47,7 @@ struct Body {
     tagged: String,
     series: String,
     json: String,
+    array: String,
 }
 
 impl Body {
@@ -79,6 +80,7 @@ impl Body {
             )
             .unwrap();
         }
+        body.array = format!("[{}]", body.json.trim_end().replace('\n', ","));
         body
     }
 }
@@ -92,7 +94,7 @@ fn main() {
         "", "MB", "readings/s", "CPU-s/M"
     );
     type Part = fn(&Body) -> &str;
-    let formats: [(_, _, Part); 3] = [
+    let formats: [(_, _, Part); 4] = [
         ("line, the sensor in a tag", Format::Line, |body| {
             &body.tagged
         }),
@@ -100,6 +102,7 @@ fn main() {
             &body.series
         }),
         ("ndjson", Format::Ndjson, |body| &body.json),
+        ("json, an array", Format::Json, |body| &body.array),
     ];
     for (what, format, part) in formats {
         let cx = Context {

@@ -9,11 +9,12 @@
 //!   what a reading in the native format is, `token` the values of its members, `template` is the
 //!   fast path for similar readings, `time` and `names` hold the rules for times and names, `quota`
 //!   limits the readings of a payload, `padding` removes what surrounds a text, `decimal` parses
-//!   plain numbers, `split` finds the end of a broken element, `protobuf` reads the wire format of
-//!   Protocol Buffers.
+//!   plain numbers, `elements` walks over the elements of a payload in JSON, `split` finds the end of
+//!   a broken one, `protobuf` reads the wire format of Protocol Buffers.
 //! - [`topic`] parses topics, [`RejectReason`] is the closed list of reject reasons.
 //!
-//! Invariants: every element of a payload becomes one reading or one reject with its index.
+//! Invariants: every element of a payload becomes one reading or one reject with its index. A
+//! missing comma before an element is a further reject with that index.
 //! Readings already in `out` stay unchanged. Time and memory are linear in the payload; kept
 //! rejects are limited (see [`Rejects`]).
 
@@ -23,6 +24,9 @@ mod binary;
 mod context;
 mod decimal;
 mod decoder;
+mod elements;
+#[cfg(test)]
+mod elements_tests;
 mod json;
 #[cfg(test)]
 mod limits_tests;

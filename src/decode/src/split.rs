@@ -18,6 +18,8 @@ pub(super) enum Within {
     Array,
     /// In a stream of concatenated objects.
     Stream,
+    /// The bytes are one element.
+    Whole,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -130,7 +132,7 @@ pub(super) fn extent(bytes: &[u8], within: Within) -> Extent {
                     guessed: false,
                 };
             }
-            b'\n' => new_line = true,
+            b'\n' => new_line = within != Within::Whole,
             _ => {}
         }
         if !b.is_ascii_whitespace() {

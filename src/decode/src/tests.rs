@@ -324,7 +324,6 @@ fn arrays_and_streams_and_lines_give_the_same() {
         (Format::Json, all.concat()),
         (Format::Json, all.join(" ")),
         (Format::Json, format!("{pretty}{}\n{}", one("b"), one("c"))),
-        (Format::Json, format!("[{}]", all.join(" "))),
         (Format::Ndjson, all.join("\n")),
         (
             Format::Ndjson,

@@ -1,19 +1,20 @@
-//! Finds the messages in a payload: an object, the elements of an array, concatenated documents, or
-//! a payload that is not JSON and counts as one scalar. This module walks the array, so that only
-//! one element is in memory as a tree at a time.
+//! Finds the messages in a payload: an object, the elements of an array, concatenated objects, or a
+//! payload that is not JSON and counts as one scalar. `elements` walks over them, so that only one
+//! is in memory as a tree at a time.
 
 use std::fmt;
+use std::ops::Range;
 
-use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
+use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::map::Entry;
 use serde_json::{Map, Number, Value};
 
 use super::duplicates::{Duplicates, Level};
 use crate::RejectReason;
-use crate::names::excerpt;
+use crate::elements::{self, Elements};
 use crate::rejects::Fault;
 use crate::scalar;
-use crate::split::{self, Within, skip_space};
+use crate::split::skip_space;
 use crate::token::Token;
 
 /// Limit on members and elements of one message, on all levels together: their tree is many times
@@ -36,22 +37,73 @@ impl From<Value> for Message {
     }
 }
 
+/// What a payload has in the place of a message.
+#[derive(Debug)]
+pub(super) enum Found {
+    /// `guessed`: it follows a message that was cut and could be a fragment of that.
+    Message {
+        message: Message,
+        guessed: bool,
+    },
+    Fault(Fault),
+    /// The fault is before the next message.
+    FaultBefore(Fault),
+}
+
 /// Passes each message to `take`, or the fault found in its place.
-pub(super) fn read(payload: &[u8], mut take: impl FnMut(Result<Message, Fault>)) {
-    let at = skip_space(payload, 0);
-    match payload.get(at) {
-        Some(b'[') => array(payload, at + 1, &mut take),
-        Some(b'{') => stream(payload, at, &mut take),
+pub(super) fn read(payload: &[u8], mut take: impl FnMut(Found)) {
+    match payload.get(skip_space(payload, 0)) {
+        None | Some(b'[' | b'{') => {
+            let parsed = None;
+            elements::walk(payload, &mut Messages { take, parsed });
+        }
         // No message for a word such as `nan`: it means "no value", which is not a fault.
         Some(_) => match scalar::value(payload) {
             Ok(Token::Null) => {}
-            Ok(token) => take(Ok(of_token(&token).into())),
-            Err(fault) => take(Err(fault)),
+            Ok(token) => take(Found::Message {
+                message: of_token(&token).into(),
+                guessed: false,
+            }),
+            Err(fault) => take(Found::Fault(fault)),
         },
-        None => take(Err(Fault::new(
-            RejectReason::EmptyPayload,
-            "the payload is empty",
-        ))),
+    }
+}
+
+struct Messages<F> {
+    take: F,
+    parsed: Option<Message>,
+}
+
+impl<'de, F: FnMut(Found)> Elements<'de> for Messages<F> {
+    const WHAT: &'static str = "message";
+
+    fn parse(&mut self, bytes: &'de [u8]) -> serde_json::Result<usize> {
+        let mut parser = serde_json::Deserializer::from_slice(bytes);
+        let (message, _) = parsed(&mut parser, MEMBERS_MAX)?;
+        self.parsed = Some(message);
+        Ok(parser.into_iter::<IgnoredAny>().byte_offset())
+    }
+
+    fn commit(&mut self, _place: Range<usize>, guessed: bool) {
+        if let Some(message) = self.parsed.take() {
+            (self.take)(Found::Message { message, guessed });
+        }
+    }
+
+    fn reject(&mut self, fault: Fault) {
+        (self.take)(Found::Fault(fault));
+    }
+
+    fn reject_before(&mut self, fault: Fault) {
+        (self.take)(Found::FaultBefore(fault));
+    }
+
+    fn reason(error: &str) -> RejectReason {
+        if error == TOO_MANY {
+            RejectReason::TooManyFields
+        } else {
+            RejectReason::InvalidJson
+        }
     }
 }
 
@@ -72,7 +124,7 @@ pub(super) fn whole_array(payload: &[u8]) -> Option<Message> {
 pub(super) fn embedded(bytes: &[u8], left: usize) -> Result<Option<(Message, usize)>, Fault> {
     match whole(bytes, left) {
         Ok(found) => Ok(Some(found)),
-        Err(error) if reason(&error) == TOO_MANY => {
+        Err(error) if elements::text(&error) == TOO_MANY => {
             let what = "more than 500000 members in the texts that hold JSON, of one record";
             Err(Fault::new(RejectReason::TooManyFields, what))
         }
@@ -96,132 +148,6 @@ fn parsed<'de, D: Deserializer<'de>>(parser: D, left: usize) -> Result<(Message,
     let value = Tree { state: &mut state }.deserialize(parser)?;
     let State { left, duplicates } = state;
     Ok((Message { value, duplicates }, left))
-}
-
-fn array(bytes: &[u8], at: usize, take: &mut impl FnMut(Result<Message, Fault>)) {
-    let mut at = skip_space(bytes, at);
-    if bytes.get(at) == Some(&b']') {
-        return trailing(bytes, at + 1, take);
-    }
-    loop {
-        let Some(next) = element(bytes, at, Within::Array, take) else {
-            return;
-        };
-        at = skip_space(bytes, next);
-        match bytes.get(at) {
-            Some(b',') => at = skip_space(bytes, at + 1),
-            Some(b']') => return trailing(bytes, at + 1, take),
-            _ => {
-                let what = "the array is not closed or a comma is missing; the rest of the payload \
-                    is skipped";
-                return take(Err(Fault::new(RejectReason::InvalidJson, what)));
-            }
-        }
-    }
-}
-
-fn stream(bytes: &[u8], mut at: usize, take: &mut impl FnMut(Result<Message, Fault>)) {
-    while at < bytes.len() {
-        if bytes[at] != b'{' {
-            return trailing(bytes, at, take);
-        }
-        let Some(next) = element(bytes, at, Within::Stream, take) else {
-            return;
-        };
-        at = skip_space(bytes, next);
-    }
-}
-
-fn trailing(bytes: &[u8], at: usize, take: &mut impl FnMut(Result<Message, Fault>)) {
-    let at = skip_space(bytes, at);
-    if at < bytes.len() {
-        let detail = format!("unexpected data at byte {at}: {}", near(&bytes[at..], 0));
-        take(Err(Fault::new(RejectReason::TrailingData, detail)));
-    }
-}
-
-/// Parses the element at `at` and returns its end; `None` if the end is unknown.
-fn element(
-    bytes: &[u8],
-    at: usize,
-    within: Within,
-    take: &mut impl FnMut(Result<Message, Fault>),
-) -> Option<usize> {
-    let rest = &bytes[at..];
-    let mut parser = serde_json::Deserializer::from_slice(rest);
-    match parsed(&mut parser, MEMBERS_MAX) {
-        Ok((message, _)) => {
-            take(Ok(message));
-            Some(at + parser.into_iter::<serde::de::IgnoredAny>().byte_offset())
-        }
-        Err(error) => {
-            let extent = split::extent(rest, within);
-            take(Err(fault(
-                &rest[..extent.end.min(rest.len())],
-                &error,
-                extent.depth,
-            )));
-            (!extent.guessed && extent.end > 0).then_some(at + extent.end)
-        }
-    }
-}
-
-/// The parser's message without line and column, which count from the element and not from the
-/// payload.
-fn reason(error: &serde_json::Error) -> String {
-    let mut text = error.to_string();
-    text.truncate(text.find(" at line ").unwrap_or(text.len()));
-    text
-}
-
-/// The fault of an element.
-fn fault(element: &[u8], error: &serde_json::Error, depth: usize) -> Fault {
-    if depth > split::DEPTH_MAX {
-        return Fault::new(
-            RejectReason::TooDeep,
-            format!(
-                "nested {depth} levels deep; at most {} are allowed",
-                split::DEPTH_MAX
-            ),
-        );
-    }
-    if let Err(e) = std::str::from_utf8(element) {
-        return Fault::new(
-            RejectReason::InvalidUtf8,
-            format!("not UTF-8 at byte {} of the message", e.valid_up_to()),
-        );
-    }
-    let text = reason(error);
-    if text == TOO_MANY {
-        return Fault::new(RejectReason::TooManyFields, TOO_MANY);
-    }
-    let before = element
-        .split(|b| *b == b'\n')
-        .take(error.line().saturating_sub(1))
-        .map(|line| line.len() + 1);
-    let at = (before.sum::<usize>() + error.column().saturating_sub(1)).min(element.len());
-    let around = String::from_utf8_lossy(&element[at.saturating_sub(8)..element.len().min(at + 8)])
-        .to_lowercase();
-    let is_number =
-        text == "number out of range" || ["nan", "inf"].iter().any(|word| around.contains(word));
-    let near = near(element, at);
-    if is_number {
-        let detail = format!(
-            "NaN and infinities are not numbers in JSON; send null or leave it out (byte {at}: \
-             {near})"
-        );
-        return Fault::new(RejectReason::NotFinite, detail);
-    }
-    Fault::new(
-        RejectReason::InvalidJson,
-        format!("{text} at byte {at}: {near}"),
-    )
-}
-
-/// The bytes around an offset, for people.
-fn near(bytes: &[u8], at: usize) -> String {
-    let part = &bytes[at.saturating_sub(12).min(bytes.len())..bytes.len().min(at + 28)];
-    excerpt(&String::from_utf8_lossy(part))
 }
 
 fn of_token(token: &Token<'_>) -> Value {

@@ -9,8 +9,8 @@
 //! Limits: a message has at most [`document::MEMBERS_MAX`] members and 127 levels, a payload at
 //! most `limits.batch_max_readings` readings, and each reading has the usual limits. A fault in a
 //! record, also a duplicate key, rejects that record; a duplicate key outside of records rejects
-//! the message. A fault in the JSON rejects the message, and also the following ones if their start
-//! cannot be found.
+//! the message. A fault in the JSON rejects the message; the one after a cut message must name its
+//! own sensor.
 
 mod document;
 mod duplicates;
@@ -28,7 +28,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use self::document::Message;
+use self::document::{Found, Message};
 use self::embedded::{Documents, Scope};
 use self::place::{Names, Part, holds};
 use self::record::Case;
@@ -100,13 +100,14 @@ impl Mapper {
             let scope = Scope::new(&documents);
             let part = Part::new(&array.value, &scope);
             if let Some(found) = self.rule(part, topic, true) {
-                run.matched(&array, part, found);
+                run.matched(&array, part, found, false);
                 return run.close();
             }
         }
-        document::read(payload, |message| match message {
-            Ok(message) => run.message(&message),
-            Err(fault) => run.reject(fault),
+        document::read(payload, |found| match found {
+            Found::Message { message, guessed } => run.message(&message, guessed),
+            Found::Fault(fault) => run.reject(fault),
+            Found::FaultBefore(fault) => run.rejects.fault(run.index, fault),
         });
         run.close();
     }
@@ -198,7 +199,9 @@ impl Mapper {
         }
         if found.is_none() {
             document::read(payload, |message| {
-                found = found.or_else(|| rule(&message.ok()?, false));
+                if let (None, Found::Message { message, .. }) = (found, message) {
+                    found = rule(&message, false);
+                }
             });
         }
         let index = found?;
@@ -241,13 +244,13 @@ struct Run<'a, 'c> {
 }
 
 impl Run<'_, '_> {
-    fn message(&mut self, message: &Message) {
+    fn message(&mut self, message: &Message, guessed: bool) {
         let mapper = self.mapper;
         let documents = Documents::new();
         let scope = Scope::new(&documents);
         let part = Part::new(&message.value, &scope);
         if let Some(found) = mapper.rule(part, self.topic, false) {
-            return self.matched(message, part, found);
+            return self.matched(message, part, found, guessed);
         }
         let name = mapper.name();
         let hint = mapper.expected_topics(self.topic.is_none());
@@ -260,12 +263,13 @@ impl Run<'_, '_> {
         message: &Message,
         part: Part<'_>,
         (rule, captured): (&Rule, Option<Captured<'_>>),
+        guessed: bool,
     ) {
         if rule.skip {
             self.index += 1;
             return;
         }
-        let names = Names::new(captured, &rule.level_separator, self.cx);
+        let names = Names::new(captured, &rule.level_separator, self.cx, guessed);
         self.records(rule, message, part, names);
     }
 

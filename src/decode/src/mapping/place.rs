@@ -143,6 +143,8 @@ pub(super) struct Names<'m> {
     /// From the rule's template, with its level separator applied.
     topic: Vec<(&'m str, Cow<'m, str>)>,
     keys: Vec<(String, String)>,
+    /// Whether the message could be a fragment of the cut one before it.
+    pub(super) guessed: bool,
 }
 
 impl<'m> Names<'m> {
@@ -150,6 +152,7 @@ impl<'m> Names<'m> {
         captured: Option<Captured<'m>>,
         separator: &str,
         cx: &Context<'m>,
+        guessed: bool,
     ) -> Names<'m> {
         let mut topic = Vec::new();
         if let Some(captured) = captured {
@@ -173,7 +176,27 @@ impl<'m> Names<'m> {
             field: cx.field,
             topic,
             keys: Vec::new(),
+            guessed,
         }
+    }
+
+    /// Whether `each` captured a key under this name.
+    pub(super) fn has_key(&self, name: &str) -> bool {
+        self.keys.iter().any(|(n, _)| n == name)
+    }
+
+    /// Whether the sensor's id may come from this source. If the start of the message was guessed, it
+    /// must come from the message itself.
+    pub(super) fn may_identify(&self, source: &Source) -> bool {
+        !self.guessed
+            || match source {
+                Source::Place(_) => true,
+                Source::Joined(pieces) => pieces.iter().any(|piece| match piece {
+                    Piece::Text(_) => false,
+                    Piece::Name(name, _) => self.has_key(name),
+                    Piece::Place(..) => true,
+                }),
+            }
     }
 
     /// Adds a key on the path that `each` follows.
@@ -239,12 +262,12 @@ pub(super) struct Around<'x, 'm> {
 
 impl<'x, 'm> Around<'x, 'm> {
     /// The first source that is present and not empty, as text.
-    pub(super) fn text(self, sources: &'x [Source]) -> Option<Cow<'x, str>>
+    pub(super) fn text(self, sources: impl IntoIterator<Item = &'x Source>) -> Option<Cow<'x, str>>
     where
         'm: 'x,
     {
         sources
-            .iter()
+            .into_iter()
             .find_map(|source| self.source(source))
             .filter(|text| text.len() <= TEXT_MAX_BYTES)
     }

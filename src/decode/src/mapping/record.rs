@@ -57,11 +57,14 @@ pub(super) fn read<'m>(
         return Ok(false);
     }
     let sensor_id = match &rule.id[..] {
+        [] if names.guessed && !names.has_key("sensor_id") => None,
         [] => names.get("sensor_id", cx).map(Cow::Borrowed),
-        sources => around.text(sources),
+        sources => around.text(sources.iter().filter(|source| names.may_identify(source))),
     };
     let sensor_id = sensor_id.ok_or_else(|| {
-        let what = if rule.id.is_empty() {
+        let what = if names.guessed {
+            "the message before this one is cut, and this one does not name its sensor"
+        } else if rule.id.is_empty() {
             "neither the message nor its topic names the sensor"
         } else {
             "nothing found at the place in `id`"

@@ -1,9 +1,9 @@
-//! A pack in JSON. This module walks the array, and serde_json parses one record at a time, as in
-//! `super::super::json`. Members of a record are taken as raw text, so that numbers keep their
-//! literals.
+//! A pack in JSON. `elements` walks the array, and serde_json parses one record at a time. Members
+//! of a record are taken as raw text, so that numbers keep their literals.
 
 use std::borrow::Cow;
 use std::fmt;
+use std::ops::Range;
 
 use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
@@ -12,10 +12,9 @@ use serde_json::value::RawValue;
 use super::pack::Pack;
 use super::record::Record;
 use crate::binary::Item;
-use crate::json;
-use crate::names::excerpt;
+use crate::elements::{self, Elements};
 use crate::rejects::{Fault, Rejects};
-use crate::split::{self, DEPTH_MAX, Within, skip_space};
+use crate::split::skip_space;
 use crate::token::Token;
 use crate::{Context, RejectReason};
 use model::BatchBuilder;
@@ -26,145 +25,53 @@ pub(crate) fn decode(
     out: &mut BatchBuilder,
     rejects: &mut Rejects,
 ) {
-    let bytes = payload.trim_ascii();
-    match bytes.first() {
-        None => rejects.push(0, RejectReason::EmptyPayload, "the payload is empty"),
-        Some(b'[') => {
-            let mut walk = Walk {
-                bytes,
-                pack: Pack::new(cx, out, rejects),
-                record: Record::default(),
-            };
-            walk.array();
-            walk.pack.finish();
-        }
-        Some(_) => rejects.push(
-            0,
+    let mut records = Records {
+        pack: Pack::new(cx, out, rejects),
+        record: Record::default(),
+    };
+    match payload.get(skip_space(payload, 0)) {
+        None | Some(b'[') => elements::walk(payload, &mut records),
+        Some(_) => records.pack.reject(Fault::new(
             RejectReason::InvalidSenml,
             "a pack must be an array of records",
-        ),
+        )),
     }
+    records.pack.finish();
 }
 
-struct Walk<'a, 'de> {
-    bytes: &'de [u8],
+struct Records<'a, 'de> {
     pack: Pack<'a, 'de>,
     record: Record<'de>,
 }
 
-impl<'de> Walk<'_, 'de> {
-    fn array(&mut self) {
-        let mut at = skip_space(self.bytes, 1);
-        if self.bytes.get(at) == Some(&b']') {
-            return self.trailing(at + 1);
-        }
-        loop {
-            if at == self.bytes.len() {
-                return self.reject("the array ends; expected a record");
-            }
-            let (end, broken) = self.element(at);
-            at = skip_space(self.bytes, end);
-            match self.bytes.get(at) {
-                Some(b',') => at = skip_space(self.bytes, at + 1),
-                Some(b']') => return self.trailing(at + 1),
-                // A missing comma, or the guessed start of the next record.
-                Some(_) => {}
-                None => {
-                    // If the last record is broken too, its reject is enough.
-                    if !broken {
-                        self.reject("the array is not closed; more records may be missing");
-                    }
-                    return;
-                }
-            }
-        }
-    }
+impl<'de> Elements<'de> for Records<'_, 'de> {
+    const WHAT: &'static str = "record";
+    // A record whose value is null is rejected, because it has no value.
+    const INSTEAD: &'static str = "leave such values out";
 
-    /// Parses one record. Returns its end, and whether it was not JSON.
-    fn element(&mut self, at: usize) -> (usize, bool) {
-        let rest = &self.bytes[at..];
+    fn parse(&mut self, bytes: &'de [u8]) -> serde_json::Result<usize> {
         self.record.clear();
-        let mut parser = serde_json::Deserializer::from_slice(rest);
-        let result = RecordSeed(&mut self.record).deserialize(&mut parser);
-        let used = parser.into_iter::<IgnoredAny>().byte_offset();
-        let ends_well = |n: usize| {
-            matches!(
-                rest.get(skip_space(rest, n)),
-                None | Some(b',' | b']' | b'{')
-            )
-        };
-        match result {
-            Ok(()) if ends_well(used) => {
-                self.pack.take(&mut self.record);
-                (at + used, false)
-            }
-            result => {
-                let extent = split::extent(rest, Within::Array);
-                // At least one byte, so that the walk makes progress after two commas.
-                let end = extent
-                    .end
-                    .max(usize::from(!matches!(rest.first(), Some(b',' | b']'))));
-                if extent.guessed || may_have_bases(&rest[..end]) {
-                    self.pack.lose_bases();
-                }
-                self.broken(&rest[..end], result.err(), extent.depth);
-                (at + end, true)
-            }
-        }
+        let mut parser = serde_json::Deserializer::from_slice(bytes);
+        RecordSeed(&mut self.record).deserialize(&mut parser)?;
+        Ok(parser.into_iter::<IgnoredAny>().byte_offset())
     }
 
-    /// Rejects a record that is not JSON.
-    fn broken(&mut self, chunk: &[u8], error: Option<serde_json::Error>, depth: usize) {
-        let fault = if depth > DEPTH_MAX {
-            Fault::new(
-                RejectReason::TooDeep,
-                format!("nested {depth} levels deep; at most {DEPTH_MAX} are allowed"),
-            )
-        } else if let Err(e) = std::str::from_utf8(chunk) {
-            Fault::new(
-                RejectReason::InvalidUtf8,
-                format!("not UTF-8 at byte {} of the record", e.valid_up_to()),
-            )
-        } else if let Some(word) = error
-            .as_ref()
-            .and_then(|e| json::not_finite(chunk, json::offset(chunk, e)))
-        {
-            let record = excerpt(&String::from_utf8_lossy(chunk));
-            let detail =
-                format!("{word} is not a number in JSON; leave such records out: {record}");
-            Fault::new(RejectReason::NotFinite, detail)
-        } else {
-            let what = error.map_or_else(
-                || "unexpected data after the record".to_owned(),
-                |e| e.to_string(),
-            );
-            // Remove serde_json's position, which counts from the record.
-            let what = what
-                .split(" at line ")
-                .next()
-                .unwrap_or_default()
-                .to_owned();
-            Fault::new(
-                RejectReason::InvalidJson,
-                format!("{what}: {}", excerpt(&String::from_utf8_lossy(chunk))),
-            )
-        };
+    fn commit(&mut self, _place: Range<usize>, _guessed: bool) {
+        self.pack.take(&mut self.record);
+    }
+
+    fn reject(&mut self, fault: Fault) {
         self.pack.reject(fault);
     }
 
-    fn trailing(&mut self, at: usize) {
-        let at = skip_space(self.bytes, at);
-        if at < self.bytes.len() {
-            self.pack.reject(Fault::new(
-                RejectReason::TrailingData,
-                format!("unexpected data at byte {at}"),
-            ));
-        }
+    fn reject_before(&mut self, fault: Fault) {
+        self.pack.reject_before(fault);
     }
 
-    fn reject(&mut self, detail: &'static str) {
-        self.pack
-            .reject(Fault::new(RejectReason::InvalidJson, detail));
+    fn lose(&mut self, element: &[u8], cut: bool) {
+        if cut || may_have_bases(element) {
+            self.pack.lose_bases();
+        }
     }
 }
 

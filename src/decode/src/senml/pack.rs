@@ -130,6 +130,11 @@ impl<'a, 'de> Pack<'a, 'de> {
         self.index += 1;
     }
 
+    /// Adds a reject for a fault before the record at the current index.
+    pub(super) fn reject_before(&mut self, fault: Fault) {
+        self.rejects.fault(self.index, fault);
+    }
+
     /// Marks all bases as lost: the record at the current index, which is about to be rejected, may
     /// have had unreadable base fields.
     pub(super) fn lose_bases(&mut self) {
