@@ -16,7 +16,8 @@ fn mapped(text: &str) -> Decoder {
 }
 
 fn decode_with(decoder: &Decoder, topic: Option<&str>, payload: &[u8]) -> (Vec<Reading>, Rejects) {
-    let (limits, line) = (limits(), line());
+    let limits = limits();
+    let line = line();
     let mut out = BatchBuilder::new(limits.fields_max);
     let mut rejects = Rejects::new();
     let cx = bare(&limits, &line);
@@ -50,8 +51,8 @@ fn assert_decoded(decoder: usize, payload: &str, kept: &[&str], expected: &[Expe
         .replace("CUT", r#"{"q":{"v":1"#)
         .replace("NAN", r#"{"v":NaN}"#)
         .replace("TEXT", r#"{"q":"v"#);
-    for (letter, id) in [("A", "\"a\""), ("B", "\"b\""), ("C", "\"c\"")] {
-        payload = payload.replace(letter, &reading.replace("\"a\"", id));
+    for (mark, id) in [("A", "\"a\""), ("B", "\"b\""), ("C", "\"c\"")] {
+        payload = payload.replace(mark, &reading.replace("\"a\"", id));
     }
     let (readings, rejects) = decode_with(decoder, None, payload.as_bytes());
     let found: Vec<_> = rejects.list().iter().map(|r| (r.index, r.reason)).collect();
