@@ -71,9 +71,10 @@ def main():
                 *sources, to = shlex.split(rest)
                 copy([os.path.normpath(f"{here}/{part}") for part in sources], os.path.normpath(f"{source}/{to}"))
             elif word == "RUN":
-                while rest.startswith("--mount="):
-                    rest = rest.partition(" ")[2].strip()
-                command = rest.replace("/image/", f"{shlex.quote(image)}/")
+                words = rest.split(" ")
+                while not words[0] or words[0].startswith("--mount="):
+                    words = words[1:]
+                command = " ".join(words).replace("/image/", f"{shlex.quote(image)}/")
                 subprocess.run(["sh", "-euc", command], cwd=source, env=environment, check=True)
     print(f"the build stage has made {sorted(os.listdir(image))} in {image}")
 
