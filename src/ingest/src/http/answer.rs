@@ -123,3 +123,19 @@ fn answer(accepted: Accepted, rejects: &Rejects) -> Answer<'_> {
 fn is_zero(n: &usize) -> bool {
     *n == 0
 }
+
+/// The details of the first rejects, at most `most`, as one line of text.
+pub(super) fn first_details(rejects: &Rejects, most: usize) -> String {
+    let first: Vec<&str> = rejects
+        .list()
+        .iter()
+        .take(most)
+        .map(|reject| reject.detail.as_str())
+        .collect();
+    let more = if rejects.total() > first.len() {
+        "; and others"
+    } else {
+        ""
+    };
+    format!("{}{more}", first.join("; "))
+}

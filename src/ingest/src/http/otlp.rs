@@ -23,6 +23,7 @@ use axum::routing::post;
 use serde_json::json;
 
 use super::admit::{Shared, health_check, shown_sender};
+use super::answer::first_details;
 use super::error::{IngestError, RETRY_BUSY_S};
 use super::pipeline::{self, DecodeOptions, Origin};
 use super::routes::{METRICS, with_slash};
@@ -135,11 +136,15 @@ fn answer(encoding: Encoding, taken: &Accepted) -> Response {
         .iter()
         .any(|(reason, _)| MALFORMED.contains(reason));
     if *accepted == 0 && is_malformed {
-        return status(encoding, StatusCode::BAD_REQUEST, &details(rejects));
+        return status(
+            encoding,
+            StatusCode::BAD_REQUEST,
+            &first_details(rejects, DETAILS_MAX),
+        );
     }
     // If no point was rejected, the message is a warning (opentelemetry-proto,
     // ExportMetricsPartialSuccess).
-    let rejected = details(rejects);
+    let rejected = first_details(rejects, DETAILS_MAX);
     let parts = std::iter::once(&*rejected).filter(|text| !text.is_empty());
     let parts: Vec<&str> = parts
         .chain(rejects.hints().iter().map(|hint| &**hint))
@@ -226,20 +231,4 @@ fn response(encoding: Encoding, code: StatusCode, body: Vec<u8>) -> Response {
         .headers_mut()
         .insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
     response
-}
-
-/// The first rejects, as one line of text.
-fn details(rejects: &Rejects) -> String {
-    let first: Vec<&str> = rejects
-        .list()
-        .iter()
-        .take(DETAILS_MAX)
-        .map(|reject| reject.detail.as_str())
-        .collect();
-    let more = if rejects.list().len() > first.len() {
-        "; and others"
-    } else {
-        ""
-    };
-    format!("{}{more}", first.join("; "))
 }

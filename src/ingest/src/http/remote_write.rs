@@ -25,6 +25,7 @@ use axum::response::Response;
 use axum::routing::post;
 
 use super::admit::{Shared, health_check, shown_sender};
+use super::answer::first_details;
 use super::error::{IngestError, RETRY_BUSY_S};
 use super::pipeline::{self, DecodeOptions, Origin};
 use super::routes::{REMOTE_WRITE, with_slash};
@@ -168,20 +169,9 @@ fn text(status: StatusCode, body: String) -> Response {
 
 /// How many were rejected and the first of them, as one line of text.
 fn details(rejects: &Rejects) -> String {
-    let first: Vec<&str> = rejects
-        .list()
-        .iter()
-        .take(DETAILS_MAX)
-        .map(|reject| reject.detail.as_str())
-        .collect();
-    let more = if rejects.list().len() > first.len() {
-        "; and others"
-    } else {
-        ""
-    };
     format!(
-        "{} rejected, the others are stored: {}{more}",
+        "{} rejected, the others are stored: {}",
         rejects.total(),
-        first.join("; ")
+        first_details(rejects, DETAILS_MAX)
     )
 }

@@ -19,6 +19,7 @@ use axum::response::Response;
 use serde::Serialize;
 use serde_json::json;
 
+use super::super::answer::first_details;
 use crate::http::error::{IngestError, RETRY_BUSY_S};
 use decode::{Reject, Rejects};
 use journal::admission::AdmissionError;
@@ -123,7 +124,7 @@ impl Dialect {
             return signed(json(StatusCode::BAD_REQUEST, &body));
         }
         let n = rejects.total();
-        let details = details(rejects);
+        let details = first_details(rejects, DETAILS_MAX);
         let text = match accepted {
             0 => format!("unable to parse: {details} (rejected: {n}, accepted: none)"),
             _ => format!("partial write: {details} (rejected: {n}, accepted: {accepted})"),
@@ -180,20 +181,4 @@ fn bad_lines<'a>(rejects: &'a Rejects, quoted: &'a [String]) -> impl Iterator<It
         }
     };
     rejects.list().iter().zip(quoted).map(bad_line)
-}
-
-/// The first rejects, as one line of text.
-fn details(rejects: &Rejects) -> String {
-    let first: Vec<&str> = rejects
-        .list()
-        .iter()
-        .take(DETAILS_MAX)
-        .map(|reject| reject.detail.as_str())
-        .collect();
-    let more = if rejects.total() > first.len() {
-        "; and others"
-    } else {
-        ""
-    };
-    format!("{}{more}", first.join("; "))
 }
