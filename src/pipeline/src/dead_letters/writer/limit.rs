@@ -15,6 +15,7 @@ use tokio::time::Instant;
 use super::LogLimit;
 use crate::flush::{Flusher, Permit};
 use store::{Evicted, StoreError};
+use telemetry::log_limit::LOG_EVERY;
 use telemetry::metrics;
 
 /// Interval between queries of the store's count.
@@ -23,8 +24,6 @@ const LOOK_EVERY: Duration = Duration::from_secs(60);
 const LOOK_AFTER: u64 = 64;
 /// Maximum time of one round of removals; then queued dead letters are stored first.
 const KEEP_FOR: Duration = Duration::from_secs(2);
-/// Interval between log lines about removals.
-const LOG_EVERY: Duration = Duration::from_secs(60);
 
 /// The limit, and the known size of the collection.
 #[derive(Debug)]

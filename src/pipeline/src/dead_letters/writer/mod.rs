@@ -47,6 +47,7 @@ use limit::Limit;
 use model::DeadLetter;
 use model::ack::{Ack, Acks};
 use store::{DeadLetterWritten, StoreError, StoreErrorKind};
+use telemetry::log_limit::LOG_EVERY;
 use telemetry::metrics;
 
 /// Maximum dead letters of one command, and bytes after which no more are added.
@@ -63,8 +64,6 @@ const CUT_BYTES: usize = 16 << 10;
 const RETRY_AFTER: Duration = Duration::from_secs(5);
 /// How long the collection must have stored nothing before dead letters are given up.
 const FAILING_AFTER: Duration = Duration::from_secs(60);
-/// Interval between log lines of one kind.
-const LOG_EVERY: Duration = Duration::from_secs(60);
 
 /// Dead letters that were sent together; acknowledged when the last of them is stored or given up.
 #[derive(Debug)]
