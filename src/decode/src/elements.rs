@@ -204,7 +204,7 @@ impl<'de, E: Elements<'de>> Walk<'_, 'de, E> {
             let extent = split::extent(rest, within);
             return (at + extent.end, ended(extent.guessed));
         }
-        let ends = |n| may_end(&rest[n..], within);
+        let ends = |n| rest.get(n..).is_some_and(|rest| may_end(rest, within));
         if !guessed && let Some(n) = self.elements.take_like(at, ends) {
             return (at + n, Before::Element);
         }
