@@ -7,7 +7,7 @@
 //!   share of the journal. It is spread over the readings of one body here, as in `loadtest pair
 //!   gateway`, whose bodies have as many.
 //!
-//! The limit is 3 % of the service's CPU time per reading in `loadtest pair gateway`;
+//! The limit is 3 % of the service's CPU time per reading in `loadtest pair gateway`;
 //! loadtest/README.md has the command. Decoding is about half of that time.
 
 #![allow(

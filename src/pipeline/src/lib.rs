@@ -14,7 +14,7 @@
 //! is confirmed.
 //!
 //! The path of a reading: [`route`] sends it to the shard of its sensor. [`accumulate`] decides
-//! whether it is new, a duplicate or must be compared with what is stored, and adds it to its
+//! whether it is new, a duplicate or must be compared with stored readings, and adds it to its
 //! bucket. [`flush`] decides when the bucket is written and executes the command. The answer returns
 //! to the shard, which notes the new version of the page.
 //!

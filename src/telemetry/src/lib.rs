@@ -7,7 +7,7 @@
 //!
 //! Invariants:
 //! - A metric has one function and one description; a label is an enum. No label holds a sensor's id.
-//! - What a sender can cause is logged at a limited rate; what is left out is counted.
+//! - Log lines that a sender can cause are limited in rate, and the suppressed ones are counted.
 //! - A secret appears nowhere.
 //!
 //! What must not be here: a decision that depends on a metric.

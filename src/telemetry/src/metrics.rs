@@ -225,8 +225,7 @@ pub fn accepted(source: Source, n: u64) {
     counter!("hourbucket_readings_accepted_total", "source" => source.label()).increment(n);
 }
 
-/// `reason` is one of a fixed set, so that the number of series is bounded. `retimed`: readings
-/// that got the time of receipt in place of their own; `left_out`: parts that are not stored.
+/// `retimed`: readings that got the time of receipt in place of their own; `left_out`: parts that are not stored.
 pub fn altered(source: Source, retimed: u64, left_out: u64) {
     counter!("hourbucket_readings_retimed_total", "source" => source.label()).increment(retimed);
     counter!("hourbucket_values_left_out_total", "source" => source.label()).increment(left_out);

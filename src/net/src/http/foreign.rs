@@ -93,7 +93,7 @@ pub fn check_page(headers: &HeaderMap) -> Result<(), Foreign> {
 ///
 /// The only place that looks at `User-Agent`, because nothing else in such a request distinguishes
 /// the two who send it: a page's image, which must not store readings, and a Shelly, which has a URL
-/// and no header of its own. To refuse every `GET` without `Sec-Fetch-Site` would stop the Shelly.
+/// and no header of its own. Refusing every `GET` without `Sec-Fetch-Site` would stop the Shelly.
 fn is_browser(headers: &HeaderMap) -> bool {
     headers
         .get_all(USER_AGENT)

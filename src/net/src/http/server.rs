@@ -155,7 +155,7 @@ async fn handle<S>(
     let requests = TowerToHyperService::new(requests);
     let served = http1.serve_connection(TokioIo::new(stream), requests);
     tokio::pin!(served);
-    // An error of a connection is the peer's: it has gone, or sent what is not HTTP.
+    // A connection fails because of its peer: it has left, or sent something other than HTTP.
     tokio::select! {
         _ = &mut served => return,
         () = ended.cancelled() => served.as_mut().graceful_shutdown(),

@@ -88,9 +88,9 @@ pub struct ShardGauges {
 pub struct StoreRejects {
     /// Never decreases.
     pub readings: u64,
-    /// Monotonic time of the last rejection, and its text.
+    /// Monotonic time of the last rejection.
     pub last_ms: u64,
-    /// Empty before the first rejection.
+    /// The text of the last rejection; empty before the first.
     pub detail: String,
 }
 

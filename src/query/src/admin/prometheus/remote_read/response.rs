@@ -86,7 +86,7 @@ fn number_bytes(value: u64) -> usize {
 /// so the pieces are compressed one by one.
 struct Block {
     encoder: snap::raw::Encoder,
-    /// What is not yet compressed.
+    /// Bytes that are not compressed yet.
     piece: Vec<u8>,
     compressed: Vec<u8>,
 }
