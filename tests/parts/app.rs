@@ -108,12 +108,19 @@ async fn senders_get_503_while_a_service_that_stops_waits_for_the_store() {
         answers.push(post(url.clone()).await);
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    assert_eq!(running.await.unwrap(), ExitReason::Unstored { left: 1 });
     // The deadline is two seconds. The first requests may still be accepted or find a connection
     // that ends; the last one may come after the end.
-    let refused = answers.iter().filter(|a| **a == Some(503)).count();
-    assert!(refused > 10, "{answers:?}");
-    let unanswered = answers.iter().filter(|a| a.is_none()).count();
+    let given = |wanted| answers.iter().filter(|answer| **answer == wanted).count() as u64;
+    let accepted = 1 + given(Some(200));
+    let unanswered = given(None);
+    let ExitReason::Unstored { left } = running.await.unwrap() else {
+        panic!("it ends before the deadline with unstored readings");
+    };
+    assert!(
+        (accepted..=accepted + unanswered).contains(&left),
+        "{left} are left, of these requests and the one before them: {answers:?}"
+    );
+    assert!(given(Some(503)) > 10, "{answers:?}");
     assert!(unanswered <= 2, "{answers:?}");
     closes(&url).await;
 }
