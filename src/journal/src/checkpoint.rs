@@ -210,37 +210,43 @@ impl CheckpointFile {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fs::MemFs;
-    use crate::fs::memory::{Fault, Op};
+    use crate::fs::RealFs;
+
+    fn last(dir: &Path) -> Option<Checkpoint> {
+        read(&RealFs, dir).unwrap()
+    }
+
+    fn damage(dir: &Path) {
+        let path = dir.join(NAME);
+        let mut bytes = std::fs::read(&path).unwrap();
+        bytes[10] ^= 1;
+        std::fs::write(&path, bytes).unwrap();
+    }
 
     #[test]
     fn the_newest_sound_slot_counts() {
-        let fs = MemFs::new();
-        let dir = Path::new("j");
-        assert_eq!(read(&fs, dir).unwrap(), None);
-        let mut writer = Writer::open(&fs, dir, None).unwrap();
-        assert_eq!(read(&fs, dir).unwrap(), None);
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path();
+        assert_eq!(last(dir), None);
+        let mut writer = Writer::open(&RealFs, dir, None).unwrap();
+        assert_eq!(last(dir), None);
         writer.write(1, 2).unwrap();
         writer.write(3, 4).unwrap();
-        let last = read(&fs, dir).unwrap().unwrap();
-        assert_eq!((last.unstored_from, last.synced_to), (3, 4));
-        let path = dir.join(NAME);
-        let mut bytes = fs.read(&path).unwrap();
-        bytes[10] ^= 1;
-        fs.replace(&path, bytes);
-        assert_eq!(read(&fs, dir).unwrap().unwrap().unstored_from, 1);
-        let mut writer = Writer::open(&fs, dir, read(&fs, dir).unwrap()).unwrap();
+        let newest = last(dir).unwrap();
+        assert_eq!((newest.unstored_from, newest.synced_to), (3, 4));
+        damage(dir);
+        assert_eq!(last(dir).unwrap().unstored_from, 1);
+        let mut writer = Writer::open(&RealFs, dir, last(dir)).unwrap();
         writer.write(5, 6).unwrap();
-        assert_eq!(read(&fs, dir).unwrap().unwrap().unstored_from, 5);
+        assert_eq!(last(dir).unwrap().unstored_from, 5);
     }
 
     #[test]
     fn only_the_latest_checkpoint_proves_that_segments_are_missing() {
-        let fs = MemFs::new();
-        let dir = Path::new("j");
-        let path = dir.join(NAME);
-        let missing = |first_seq| read(&fs, dir).unwrap().unwrap().missing_before(first_seq);
-        let mut writer = Writer::open(&fs, dir, None).unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path();
+        let missing = |first_seq| last(dir).unwrap().missing_before(first_seq);
+        let mut writer = Writer::open(&RealFs, dir, None).unwrap();
         writer.write(1, 9).unwrap();
         assert_eq!(missing(Some(1)), None);
         assert_eq!(missing(Some(5)), Some((1, 5)));
@@ -248,37 +254,35 @@ mod tests {
         writer.write(4, 9).unwrap();
         assert_eq!(missing(Some(5)), Some((4, 5)));
         // The newest slot is damaged: the segments before 4 may have been removed.
-        let mut bytes = fs.read(&path).unwrap();
-        bytes[10] ^= 1;
-        fs.replace(&path, bytes);
-        assert_eq!(read(&fs, dir).unwrap().unwrap().unstored_from, 1);
+        damage(dir);
+        assert_eq!(last(dir).unwrap().unstored_from, 1);
         assert_eq!(missing(Some(4)), None);
     }
 
+    /// `tests/pure/journal/missing.rs` has the syncs.
     #[test]
     fn a_removal_is_preceded_by_a_checkpoint_or_by_its_removal() {
-        let fs = MemFs::new();
-        let dir = Path::new("j");
-        let mut file = CheckpointFile::open(&fs, dir, None);
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path();
+        let mut file = CheckpointFile::open(&RealFs, dir, None);
         file.write(1, 9);
-        assert!(!file.before_removal(&fs, dir, 4, (5, 9)).unwrap());
-        assert_eq!(read(&fs, dir).unwrap().unwrap().unstored_from, 5);
+        assert!(!file.before_removal(&RealFs, dir, 4, (5, 9)).unwrap());
+        let written = last(dir).unwrap();
+        assert_eq!(written.unstored_from, 5);
         // Nothing to write for the next segment.
-        let calls = fs.ops().len();
-        assert!(!file.before_removal(&fs, dir, 5, (7, 9)).unwrap());
-        assert_eq!(fs.ops().len(), calls);
+        assert!(!file.before_removal(&RealFs, dir, 5, (7, 9)).unwrap());
+        assert_eq!(last(dir).unwrap().generation, written.generation);
         // A checkpoint that was only read may not be durable.
-        let mut file = CheckpointFile::open(&fs, dir, read(&fs, dir).unwrap());
-        assert!(!file.before_removal(&fs, dir, 5, (5, 9)).unwrap());
-        assert_eq!(fs.ops().len(), calls + 2, "a write and a sync");
-        fs.fail(
-            Some(Op::Write),
-            0,
-            1,
-            Fault::Error(io::ErrorKind::StorageFull),
-        );
-        assert!(file.before_removal(&fs, dir, 8, (8, 9)).unwrap());
-        assert_eq!(read(&fs, dir).unwrap(), None);
-        assert!(!file.before_removal(&fs, dir, 9, (9, 9)).unwrap());
+        let mut file = CheckpointFile::open(&RealFs, dir, last(dir));
+        assert!(!file.before_removal(&RealFs, dir, 5, (5, 9)).unwrap());
+        assert_eq!(last(dir).unwrap().generation, written.generation + 1);
+        // A file that takes no byte, as on a full disk.
+        std::fs::remove_file(dir.join(NAME)).unwrap();
+        std::os::unix::fs::symlink("/dev/full", dir.join(NAME)).unwrap();
+        let mut file = CheckpointFile::open(&RealFs, dir, None);
+        assert!(file.before_removal(&RealFs, dir, 8, (8, 9)).unwrap());
+        assert_eq!(last(dir), None);
+        assert!(!dir.join(NAME).is_symlink());
+        assert!(!file.before_removal(&RealFs, dir, 9, (9, 9)).unwrap());
     }
 }

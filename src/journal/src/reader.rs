@@ -204,9 +204,7 @@ pub(super) fn find_frame(
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
-    use super::super::fs::{Fs, MemFs};
+    use super::super::fs::{Fs, RealFs};
     use super::super::segment::{FrameHead, FrameKind, seal_frame};
     use super::*;
 
@@ -221,8 +219,8 @@ mod tests {
             records: 1,
             kind: FrameKind::Readings,
         };
-        let fs = MemFs::new();
-        let path = Path::new("segment");
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("segment");
         let first = HEADER_BYTES as usize;
         let skipped = ZEROS.len() - FRAME_HEAD_BYTES;
         // Every place near the end of the zeros that are skipped together, twice, and of a read.
@@ -238,8 +236,8 @@ mod tests {
                 seal_frame(&mut bytes[at..], head, coding);
                 bytes.resize(at + 3 * ZEROS.len(), 0);
                 let size = bytes.len() as u64;
-                fs.replace(path, bytes);
-                let file = fs.open(path, false).expect("a file");
+                std::fs::write(&path, bytes).expect("space");
+                let file = RealFs.open(&path, false).expect("a file");
                 let reader = FrameReader::new(file, coding, HEADER_BYTES, size);
                 let search = |wanted: bool| {
                     find_frame(&reader, HEADER_BYTES, 5, |_, _| wanted).expect("readable")
