@@ -31,6 +31,9 @@ use checks::check;
 use glossary::Glossary;
 use source::test_modules;
 
+/// The crate with what tests use in place of a database, a disk and a clock.
+const TESTKIT: &str = "tests/testkit";
+
 /// Every `.rs` file below a directory: path from the root, and text.
 fn files(dir: &str) -> Vec<(String, String)> {
     fn walk(root: &Path, dir: &Path, found: &mut Vec<(String, String)>) {
@@ -143,26 +146,39 @@ fn glossary() -> Glossary {
 
 #[test]
 fn every_type_of_the_glossary_exists() {
-    let found = glossary().missing_types(&files("src"));
+    let mut all = files("src");
+    all.extend(files(TESTKIT));
+    let found = glossary().missing_types(&all);
     assert!(found.is_empty(), "{}", found.join("\n"));
 }
 
 #[test]
 fn what_is_public_is_used_by_another_crate() {
-    let (sources, benches): (Vec<_>, Vec<_>) = files("src")
-        .into_iter()
-        .partition(|(path, _)| !path.contains("/benches/"));
-    let users: Vec<_> = ["tests", "fuzz/src"]
+    let is_user = |path: &str| {
+        !path.starts_with("src/") && !path.starts_with(TESTKIT) || path.contains("/benches/")
+    };
+    let (users, sources): (Vec<_>, Vec<_>) = ["src", "tests", "fuzz/src"]
         .into_iter()
         .flat_map(files)
-        .chain(benches)
-        .collect();
+        .partition(|(path, _)| is_user(path));
     let found = visibility::unused_public(&sources, &users);
     assert!(
         found.is_empty(),
         "make them `pub(crate)`:\n{}",
         found.join("\n")
     );
+}
+
+/// Cargo accepts it anywhere; a product that links it has a second store.
+#[test]
+fn the_testkit_is_only_a_dev_dependency() {
+    let src = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
+    for entry in fs::read_dir(src).unwrap() {
+        let path = entry.unwrap().path().join("Cargo.toml");
+        let manifest = fs::read_to_string(&path).unwrap();
+        let product = manifest.split("[dev-dependencies]").next().unwrap();
+        assert!(!product.contains("testkit"), "{}", path.display());
+    }
 }
 
 /// Files that use retired words: these rules.

@@ -11,7 +11,7 @@ use config::{AckMode, Config};
 use hourbucket::app::Service;
 use hourbucket::shutdown::ExitReason;
 use model::SystemClock;
-use store::memory::{Fault, MemoryStore, Script, Verdict};
+use testkit::memory_store::{Fault, MemoryStore, Script, Verdict};
 use tokio::sync::oneshot;
 
 const PATIENCE: Duration = Duration::from_secs(30);

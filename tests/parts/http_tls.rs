@@ -15,7 +15,7 @@ use config::{ClientAuth, Config, Tls, TlsVersion};
 use hourbucket::app::Service;
 use hourbucket::shutdown::ExitReason;
 use model::SystemClock;
-use store::memory::MemoryStore;
+use testkit::memory_store::MemoryStore;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::SemaphorePermit;

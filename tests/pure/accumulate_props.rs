@@ -16,7 +16,7 @@ use pipeline::flush::due::DuePolicy;
 use pipeline::route::row_refs;
 use proptest::prelude::*;
 use store::PageWriteResult;
-use store::memory::Pages;
+use testkit::memory_store::Pages;
 
 const HOUR: i64 = 3_600_000;
 

@@ -13,7 +13,7 @@ use pipeline::accumulate::state::{Job, JobResult, Shard, ShardSettings};
 use pipeline::flush::backoff::Backoff;
 use pipeline::flush::due::DuePolicy;
 use pipeline::route::row_refs;
-use store::memory::Pages;
+use testkit::memory_store::Pages;
 
 use crate::shard_rig::{self as rig, ShardRig, reading};
 

@@ -10,8 +10,8 @@ use pipeline::accumulate::state::{Job, JobResult, Shard, ShardSettings};
 use pipeline::flush::backoff::Backoff;
 use pipeline::flush::due::DuePolicy;
 use pipeline::route::row_refs;
-use store::memory::Pages;
 use store::{StoreError, StoreErrorKind};
+use testkit::memory_store::Pages;
 
 pub(crate) const HOUR: i64 = 3_600_000;
 pub(crate) const START_MS: i64 = 472_222 * HOUR;

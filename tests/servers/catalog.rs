@@ -17,9 +17,9 @@ use model::{
 use mongodb::bson::{Bson, DateTime, Document, doc};
 use store::catalog::{CatalogFill, CatalogQuery};
 use store::fill_catalog::fill_some;
-use store::memory::MemoryStore;
 use store::mongo::{CATALOG, MongoStore};
 use store::{PageWriteResult, Store};
+use testkit::memory_store::MemoryStore;
 
 use super::catalog_contract::{DAY, HOUR, find, merge, open, tags, update};
 

@@ -12,8 +12,8 @@ use model::catalog::{CATALOG_FIELDS_MAX, CATALOG_STEP_MS};
 use model::{CatalogUpdate, FieldKinds, SensorId, Span};
 use store::Store;
 use store::catalog::{CatalogEntry, CatalogQuery};
-use store::memory::MemoryStore;
 use store::mongo::MongoStore;
+use testkit::memory_store::MemoryStore;
 
 pub(super) const HOUR: i64 = 3_600_000;
 pub(super) const DAY: i64 = CATALOG_STEP_MS;

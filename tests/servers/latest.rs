@@ -11,8 +11,8 @@ use model::{LatestUpdate, Now, Reading, ReadingBatch, Value};
 use pipeline::latest::state::{Latest, LatestSettings, Pending};
 use pipeline::route::row_refs;
 use proptest::prelude::*;
-use store::memory::Pages;
-use store::memory::latest::LatestDocument;
+use testkit::memory_store::Pages;
+use testkit::memory_store::latest::LatestDocument;
 
 pub(super) const RECENT: usize = 4;
 

@@ -17,7 +17,6 @@ use pipeline::flush::backoff::Backoff;
 use pipeline::latest::{LatestGauges, LatestHandle, LatestTask};
 use pipeline::route::row_refs;
 use store::catalog::{CatalogEntry, CatalogQuery};
-use store::memory::{Fault, MemoryStore};
 use store::reading::{
     DeadLetterQuery, MeasurementQuery, MeasurementResults, PageQuery, PageResults, SensorQuery,
     StoredDeadLetter, StoredSensor,
@@ -26,6 +25,7 @@ use store::{
     Ability, BoxFuture, DeadLetterWritten, LatestWriteResult, LoadRequest, LoadResult,
     PageWriteResult, PrepareError, PreparedStore, Store, StoreError, StoreErrorKind,
 };
+use testkit::memory_store::{Fault, MemoryStore};
 
 use super::latest::{number, settings};
 

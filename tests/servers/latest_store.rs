@@ -13,10 +13,10 @@ use crate::support::service::Service;
 use model::{LatestUpdate, Reading, Rows, Span, Value};
 use mongodb::bson::{Bson, Document, doc};
 use proptest::strategy::{Strategy, ValueTree};
-use store::memory::MemoryStore;
-use store::memory::latest::LatestDocument;
 use store::mongo::{LATEST, MongoStore, OptionalIndexes};
 use store::{LatestWriteResult, PrepareErrorEnd, Store};
+use testkit::memory_store::MemoryStore;
+use testkit::memory_store::latest::LatestDocument;
 
 use super::latest::{RECENT, model, number, reading, run, steps};
 

@@ -12,9 +12,9 @@ use model::summary::{PAGE_SUMMARY_BYTES_MAX, summarise};
 use model::{
     BucketKey, BucketStart, Gate, PageKind, PageWrite, RowFlags, Rows, Span, StorageMode, ValueRef,
 };
-use store::memory::MemoryStore;
 use store::mongo::MongoStore;
 use store::{LoadRequest, LoadedBucket, PageWriteResult, Store};
+use testkit::memory_store::MemoryStore;
 
 /// 2024-03-01T10:00:00Z
 pub(super) const START: BucketStart = BucketStart(1_709_287_200_000);

@@ -12,11 +12,11 @@ use model::summary::summarise;
 use model::{BucketKey, BucketStart, Gate, PageKind, PageWrite, Rows, Span, StorageMode, Value};
 use mongodb::Database;
 use mongodb::bson::{Document, doc};
-use store::memory::MemoryStore;
 use store::mongo::MongoStore;
 use store::reading::PageQuery;
 use store::retention::RemovedReadings;
 use store::{LoadRequest, LoadedBucket, PageWriteResult, Store};
+use testkit::memory_store::MemoryStore;
 
 const HOUR: i64 = 3_600_000;
 const DAY_S: u64 = 86_400;

@@ -14,9 +14,9 @@ use store::days::{
     DayMark, DayQuery, DayStore, DaySummary, DayWritten, DaysQuery, MarkQuery, MarksOf, SensorDay,
 };
 use store::maintain::Hour;
-use store::memory::MemoryStore;
 use store::mongo::{MongoStore, RollupSchema};
 use store::{PageWriteResult, Store};
+use testkit::memory_store::MemoryStore;
 
 const HOUR: i64 = 3_600_000;
 const DAY: i64 = 24 * HOUR;

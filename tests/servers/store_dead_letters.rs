@@ -8,10 +8,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use futures_util::TryStreamExt;
 use model::{DeadLetter, Span};
 use mongodb::bson::{Document, doc};
-use store::memory::MemoryStore;
 use store::mongo::MongoStore;
 use store::reading::DeadLetterQuery;
 use store::{DeadLetterWritten, Store};
+use testkit::memory_store::MemoryStore;
 
 use super::store_contract::{START, mongo, mongo_v44, prepared, settings};
 use crate::support::mongod::{Mongod, unique_database};

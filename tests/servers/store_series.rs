@@ -16,9 +16,9 @@ use model::{
     StorageMode, Value, ValueRef,
 };
 use mongodb::bson::{DateTime, Document, doc};
-use store::memory::MemoryStore;
 use store::mongo::MongoStore;
 use store::{LoadRequest, LoadResult, LoadedBucket, PageWriteResult, Store, StoreError};
+use testkit::memory_store::MemoryStore;
 
 const HOUR: i64 = 3_600_000;
 /// 2024-03-01T10:00:00Z

@@ -8,7 +8,6 @@ use model::{
 };
 use store::catalog::{CatalogEntry, CatalogQuery};
 use store::days::DayStore;
-use store::memory::Pages;
 use store::reading::{
     DeadLetterQuery, MeasurementQuery, MeasurementResults, PageQuery, PageResults, SensorQuery,
     StoredDeadLetter, StoredSensor,
@@ -17,6 +16,7 @@ use store::{
     BoxFuture, DeadLetterWritten, LatestWriteResult, LoadRequest, LoadResult, PageWriteResult,
     PrepareError, PreparedStore, Store, StoreError,
 };
+use testkit::memory_store::Pages;
 use tokio::time::Instant;
 
 use super::server::{Server, not_applied, trace};

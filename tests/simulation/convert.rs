@@ -14,7 +14,7 @@
 //!   other positions.
 
 use model::{BucketKey, PageKind, Rows, summary};
-use store::memory::{Conclusion, Conversion};
+use testkit::memory_store::{Conclusion, Conversion};
 
 use super::*;
 

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use model::{Day, Zone};
 use store::days::{DayMark, DayQuery, DayStore, DaySummary, DayWritten, MarkQuery, SensorDay};
-use store::memory::Pages;
 use store::{BoxFuture, StoreError};
+use testkit::memory_store::Pages;
 
 use super::client::Client;
 use super::server::Applied;

@@ -19,7 +19,7 @@ use pipeline::flush::backoff::Backoff;
 use pipeline::flush::due::DuePolicy;
 use pipeline::route::Router;
 use pipeline::route::oldest::Oldest;
-use store::memory::{Fault, MemoryStore, Script};
+use testkit::memory_store::{Fault, MemoryStore, Script};
 
 use super::{Identities, again, identity};
 

@@ -17,7 +17,7 @@ use pipeline::flush::age::{AgeControl, AgeSample};
 use pipeline::flush::backoff::Backoff;
 use pipeline::flush::due::DuePolicy;
 use pipeline::route::row_refs;
-use store::memory::Pages;
+use testkit::memory_store::Pages;
 
 use super::HOUR;
 

@@ -7,8 +7,8 @@ use pipeline::accumulate::state::snapshot::UnstoredRows;
 use pipeline::route::shard_of;
 use query::read::hours::{Hour, OpenHour};
 use query::read::merge::{Cursor, MergedReadings, ReadingMerge, Window};
-use store::memory::same_sum;
 use store::reading::{MeasurementQuery, MeasurementResults, PageQuery};
+use testkit::memory_store::same_sum;
 
 use super::super::Sensor;
 use super::*;

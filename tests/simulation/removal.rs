@@ -9,7 +9,7 @@
 //! that is not counted is a dead letter.
 
 use model::{BucketStart, Span};
-use store::memory::Pages;
+use testkit::memory_store::Pages;
 
 /// Removes the readings of some pages that ended before that time; and begins to let the
 /// measurements of a bucket expire, or removes some of them.

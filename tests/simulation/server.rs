@@ -10,8 +10,8 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use model::{BucketKey, BucketStart, DeadLetter, PageWrite, StorageMode};
-use store::memory::Pages;
 use store::{LoadRequest, LoadResult, PageWriteResult, StoreError, StoreErrorKind};
+use testkit::memory_store::Pages;
 use tokio::time::Instant;
 
 use super::{Identities, identities};

@@ -40,8 +40,8 @@ use pipeline::accumulate::state::{Job, JobResult, RejectedRows, Shard, ShardSett
 use pipeline::flush::backoff::Backoff;
 use pipeline::flush::due::DuePolicy;
 use pipeline::route::row_refs;
-use store::memory::{Conversion, Pages};
 use store::{PageWriteResult, StoreError, StoreErrorKind};
+use testkit::memory_store::{Conversion, Pages};
 
 use super::{HOUR, Identities, Identity, again, identities, identity, key};
 

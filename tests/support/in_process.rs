@@ -17,7 +17,7 @@ use hourbucket::app::{Reloaded, Reloader, Service};
 use hourbucket::shutdown::ExitReason;
 use model::SystemClock;
 use serde_json::Value;
-use store::memory::MemoryStore;
+use testkit::memory_store::MemoryStore;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_util::sync::CancellationToken;

@@ -24,7 +24,7 @@ for argument in "${@:2}"; do
 done
 
 # A test program has `--test`, a question to the compiler has no outputs.
-if [[ $options != --emit=* || $options == *--test* || ! $source =~ ^(src/[a-z]+/src/lib.rs|loadtest/src/main.rs)$ ]]; then
+if [[ $options != --emit=* || $options == *--test* || ! $source =~ ^((src/[a-z]+|tests/testkit)/src/lib.rs|loadtest/src/main.rs)$ ]]; then
     exec "$RUSTC_SH" clippy-driver "$@"
 fi
 [[ $source == */main.rs ]] && documentation+=(--document-private-items)

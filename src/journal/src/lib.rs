@@ -9,7 +9,7 @@
 //! appends. `segment_manager` does the slow work: preparing segments, recycling stored ones,
 //! writing the checkpoint. `tracker` records which entries are stored (pure). `follower` passes the
 //! entries to the router, which can read dead letters again (`second_reader`); both use `read_back`.
-//! `inspect` and `repair` have the operator's tools. [`fs`] is the file system, real or in memory.
+//! `inspect` and `repair` have the operator's tools. [`fs`] is the file system.
 //!
 //! **Life of an entry.** The writer takes an [`IngestBatch`] from admission's channel together with
 //! all others that wait there, up to 4 MiB. A small group waits up to `journal.commit_delay` for
@@ -126,7 +126,7 @@ pub fn readings_bytes_max(config: &config::Journal) -> usize {
 
 /// The environment of the journal.
 pub struct JournalDeps {
-    /// Real, or in memory for tests.
+    /// Where the files are.
     pub fs: Arc<dyn Fs>,
     /// Times appends and checkpoints.
     pub clock: Arc<dyn Clock>,

@@ -133,7 +133,7 @@ pub struct CatalogCounts {
 }
 
 /// See [`CatalogCounts::latest`] and [`CatalogCounts::newest`].
-pub(crate) const LATEST_MAX: usize = 20;
+pub const LATEST_MAX: usize = 20;
 
 /// Entries that are counted at most: about a second of the server.
 pub(crate) const COUNT_MAX: u64 = 1_000_000;

@@ -1,6 +1,6 @@
 //! The store interface: the requests that the flush stage and the read API send to a database, and
-//! the possible responses. [`mongo`] is the production implementation, `memory` a complete one for
-//! tests. Both pass the same contract suite (`tests/servers/store_contract/`).
+//! the possible responses. [`mongo`] is the implementation; tests have a complete one in memory
+//! (`testkit::memory_store`). Both pass the same contract suite (`tests/servers/store_contract/`).
 //!
 //! The contract:
 //! - [`Store::write`] executes page writes independently and in any order; no two writes of one
@@ -31,14 +31,12 @@ pub mod dead_letter_filter;
 mod error;
 pub mod fill_catalog;
 pub mod maintain;
-#[cfg(any(test, feature = "test-util"))]
-pub mod memory;
 pub mod mongo;
 pub mod reading;
 pub mod registry;
 pub mod retention;
 pub mod summaries;
-mod summary_pages;
+pub mod summary_pages;
 
 pub use ability::{Ability, Outcome};
 pub use box_future::BoxFuture;

@@ -34,7 +34,7 @@ use model::summary::entry_bytes;
 
 /// The state of a stored page that the plan depends on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct PageState {
+pub struct PageState {
     /// Number of counted measurements; the version of the page.
     pub count: u32,
     /// Whether it is closed for appends.
@@ -43,7 +43,7 @@ pub(crate) struct PageState {
 
 /// The steps to execute.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Plan {
+pub enum Plan {
     /// Nothing to do: the pages count all measurements.
     AsItIs,
     /// Page 0 gets all fields; insert it if it does not exist.
@@ -57,7 +57,7 @@ pub(crate) enum Plan {
 
 /// The new counts of the pages.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Several {
+pub enum Several {
     /// The page with the rest of the count is written last.
     Rising {
         /// New counts of the existing pages.
@@ -107,7 +107,7 @@ impl Several {
     }
 
     /// Takes the count of one additional page from the rest.
-    pub(crate) fn share(&mut self) -> u32 {
+    pub fn share(&mut self) -> u32 {
         let (from, least) = match self {
             Several::Rising { rest, .. } => (rest, 1),
             Several::Falling { pages, last, .. } => (&mut pages[*last], 0),
@@ -120,7 +120,7 @@ impl Several {
 
 /// The plan for `total` measurements. `pages`: from page 0, without gaps. `fits`: whether all
 /// fields fit into one page. `force`: plan a rewrite even if the counts already add up.
-pub(crate) fn plan(pages: &[PageState], total: u32, fits: bool, force: bool) -> Plan {
+pub fn plan(pages: &[PageState], total: u32, fits: bool, force: bool) -> Plan {
     let counted: u64 = pages.iter().map(|page| u64::from(page.count)).sum();
     if counted == u64::from(total) && !pages.is_empty() && !force {
         return Plan::AsItIs;
@@ -135,11 +135,12 @@ pub(crate) fn plan(pages: &[PageState], total: u32, fits: bool, force: bool) -> 
     }
 }
 
-pub(crate) type Chunk = Vec<(String, FieldSummary)>;
+/// The fields of one page, in the order of their names.
+pub type Chunk = Vec<(String, FieldSummary)>;
 
 /// Splits the fields, in the order of their names, into chunks of at most `bytes_max`. Returns at
 /// least one chunk.
-pub(crate) fn chunks(fields: BTreeMap<String, FieldSummary>, bytes_max: u64) -> Vec<Chunk> {
+pub fn chunks(fields: BTreeMap<String, FieldSummary>, bytes_max: u64) -> Vec<Chunk> {
     let mut chunks = vec![];
     let mut chunk = vec![];
     let mut bytes = 0;

@@ -3,7 +3,7 @@
 //! clock.
 
 use journal::admission::AdmissionError;
-use journal::fs::memory::Crash;
+use testkit::memory_fs::Crash;
 
 use super::support::{MOMENT_MS, World};
 

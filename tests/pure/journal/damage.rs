@@ -3,9 +3,10 @@
 
 use std::path::{Path, PathBuf};
 
-use journal::fs::memory::{Crash, Fault, Op};
-use journal::fs::{Fs, MemFs};
+use journal::fs::Fs;
 use journal::{Damage, JournalError, inspect, salvage};
+use testkit::memory_fs::MemFs;
+use testkit::memory_fs::{Crash, Fault, Op};
 
 use super::support::{DIR, SYNCED, World, frame_at, frames_end, padding, segment_paths};
 

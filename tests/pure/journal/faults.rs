@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use journal::JournalFull;
 use journal::admission::{AdmissionError, IngestBatch, admission_channel};
-use journal::fs::memory::{Crash, Fault, Op};
 use model::ack::{Ack, AckOutcome};
+use testkit::memory_fs::{Crash, Fault, Op};
 
 use super::support::{World, batch, segment_paths};
 

@@ -3,10 +3,10 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use journal::fs::memory::{Crash, Fault, Op};
 use journal::fs::{Fs, RealFs};
 use journal::{Damage, JournalError, Report, Salvaged, check, inspect, salvage};
 use tempfile::TempDir;
+use testkit::memory_fs::{Crash, Fault, Op};
 
 use super::support::{DIR, World, segment_paths};
 

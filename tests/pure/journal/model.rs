@@ -1,8 +1,8 @@
 //! Random histories with crashes at any call of the file system: acknowledged entries are returned,
 //! once and in order.
 
-use journal::fs::memory::{Crash, Fault};
 use proptest::prelude::*;
+use testkit::memory_fs::{Crash, Fault};
 
 use super::support::World;
 

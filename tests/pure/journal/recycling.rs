@@ -4,9 +4,10 @@
 use std::path::{Path, PathBuf};
 
 use journal::admission::AdmissionError;
-use journal::fs::memory::{Crash, Fault, Op};
-use journal::fs::{Fs, MemFs};
+use journal::fs::Fs;
 use journal::{JournalError, inspect, salvage};
+use testkit::memory_fs::MemFs;
+use testkit::memory_fs::{Crash, Fault, Op};
 
 use super::support::{DIR, World, segment_paths};
 

@@ -8,13 +8,14 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use journal::admission::{AdmissionControl, IngestBatch};
-use journal::fs::memory::Crash;
-use journal::fs::{Fs, MemFs};
+use journal::fs::Fs;
 use journal::{
     EntryKind, Journal, JournalDeps, JournalEntry, JournalError, OpenedJournal, Position,
 };
 use model::ack::{Ack, AckOutcome};
 use model::{BatchBuilder, Clock, DeadLetter, Now, ReadingBatch, ValueRef};
+use testkit::memory_fs::Crash;
+use testkit::memory_fs::MemFs;
 
 /// A clock that a test advances, and whose wall time it sets.
 #[derive(Debug, Default)]

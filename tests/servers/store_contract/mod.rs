@@ -17,12 +17,12 @@ use model::{
     StorageMode, Value,
 };
 use mongodb::bson::{Document, doc};
-use store::memory::MemoryStore;
 use store::mongo::MongoStore;
 use store::{
     LoadRequest, LoadResult, LoadedBucket, LoadedPage, PageWriteResult, PrepareErrorEnd, Store,
     StoreError,
 };
+use testkit::memory_store::MemoryStore;
 
 const HOUR: i64 = 3_600_000;
 /// 2024-03-01T10:00:00Z

@@ -1,14 +1,10 @@
-//! The file system interface of the journal. Tests use an implementation that injects faults, tears
-//! writes and loses data (`memory`). The real one ([`real`]) only calls the kernel.
+//! The file system interface of the journal. The implementation ([`real`]) only calls the kernel;
+//! tests have another, which injects faults, tears writes and loses data (`testkit::memory_fs`).
 //!
 //! All calls block. A caller without a dedicated thread uses `spawn_blocking`.
 
-#[cfg(any(test, feature = "test-util"))]
-pub mod memory;
 pub mod real;
 
-#[cfg(any(test, feature = "test-util"))]
-pub use memory::MemFs;
 pub use real::RealFs;
 
 use std::io;

@@ -43,7 +43,7 @@
 //!
 //! Elsewhere: the type [`DeadLetter`](model::DeadLetter) stays in `model`, because
 //! admission, journal, ingest and store all carry it and must not depend on this module.
-//! `store::mongo::dead_letters` has the commands for MongoDB, `store::memory` the same in memory,
+//! `store::mongo::dead_letters` has the commands for MongoDB, `testkit::memory_store` the same in memory,
 //! `cli::dead_letters` the command line.
 //!
 //! [`OWN_SOURCE`]: model::OWN_SOURCE

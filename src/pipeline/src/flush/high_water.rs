@@ -80,7 +80,7 @@ impl HighWater {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use store::memory::MemoryStore;
+    use testkit::memory_store::MemoryStore;
 
     const HOUR: i64 = 3_600_000;
 

@@ -7,7 +7,7 @@ use futures_util::FutureExt;
 
 use super::*;
 use model::{BucketKey, DeadLetter};
-use store::memory::{Fault, MemoryStore, Verdict};
+use testkit::memory_store::{Fault, MemoryStore, Verdict};
 
 fn flusher(commands_max: usize) -> Flusher {
     let backoff = Backoff {

@@ -210,7 +210,7 @@ mod tests {
     use pipeline::flush::due::DuePolicy;
     use pipeline::route::row_refs;
     use store::Store;
-    use store::memory::MemoryStore;
+    use testkit::memory_store::MemoryStore;
 
     fn reading(sensor: &str, field: &str, site: Option<&str>) -> Reading {
         Reading {

@@ -107,7 +107,7 @@ mod tests {
     use super::*;
     use config::Config;
     use model::SystemClock;
-    use store::memory::MemoryStore;
+    use testkit::memory_store::MemoryStore;
 
     const MAY_PASS: PrepareErrorEnd = PrepareErrorEnd::MayPass(StoreErrorKind::Command);
 

@@ -295,13 +295,13 @@ mod tests {
     use crate::shutdown::FailureSignal;
     use config::{AckMode, Config};
     use journal::admission::{AdmissionControl, IngestBatch};
-    use journal::fs::MemFs;
     use journal::{Journal, JournalDeps};
     use model::ack::Ack;
     use model::{Clock, DeadLetter, ReadingBatch, SystemClock};
     use pipeline::flush::Flusher;
     use query::admin::Health;
-    use store::memory::{Fault, MemoryStore};
+    use testkit::memory_fs::MemFs;
+    use testkit::memory_store::{Fault, MemoryStore};
 
     #[tokio::test(start_paused = true)]
     async fn gauges_are_updated_while_a_ping_hangs_and_only_one_ping_runs() {

@@ -76,7 +76,7 @@ impl StoredBucket {
 
     /// Pages with readings next to a document in time-series mode, or readings in such a document.
     /// Written by a process that still expected bucket mode.
-    pub(crate) fn strays(&self) -> impl Iterator<Item = &StoredPage> {
+    pub fn strays(&self) -> impl Iterator<Item = &StoredPage> {
         let mixed = self.storage_mode() == StorageMode::TimeSeries;
         self.pages.iter().filter(move |p| {
             mixed
@@ -114,7 +114,7 @@ impl StoredBucket {
     /// fewer are stored than counted, and the last one or the extreme of a field is not. After
     /// anything else that makes a document count too many, these are stored, or stray pages have
     /// them.
-    pub(crate) fn has_lost_measurements(&self) -> bool {
+    pub fn has_lost_measurements(&self) -> bool {
         let (Some(stored), Some(measured)) = (self.merged(), &self.measured) else {
             return false;
         };
@@ -150,7 +150,7 @@ impl StoredBucket {
     /// How many pages a writer that has loaded the bucket may expect: those that exist, and the one
     /// after a sealed last page. A conversion leaves at least as many, so each statement of such a
     /// writer meets a page, and conflicts.
-    pub(crate) fn expected_pages(&self) -> usize {
+    pub fn expected_pages(&self) -> usize {
         self.pages
             .last()
             .map_or(0, |last| last.page as usize + 1 + usize::from(last.sealed))
@@ -167,7 +167,7 @@ impl StoredBucket {
 
 /// The recomputed count, times and summary of readings.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Recomputed {
+pub struct Recomputed {
     /// Number of readings.
     pub count: u64,
     /// Earliest time in milliseconds since 1970; meaningless without readings.
@@ -181,7 +181,7 @@ pub(crate) struct Recomputed {
 
 impl Recomputed {
     /// Adds up all rows, in their order.
-    pub(crate) fn of<'a>(all: impl IntoIterator<Item = &'a Rows>) -> Recomputed {
+    pub fn of<'a>(all: impl IntoIterator<Item = &'a Rows>) -> Recomputed {
         let mut recomputed = Recomputed::default();
         for rows in all.into_iter().filter(|r| !r.is_empty()) {
             recomputed.add(rows);

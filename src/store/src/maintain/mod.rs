@@ -8,8 +8,7 @@ pub mod hour;
 pub mod report;
 mod times;
 
-pub(crate) use audit::audit;
-pub use audit::{Finding, Kind};
+pub use audit::{Finding, Kind, audit};
 pub use bucket::{BucketMeasurements, StoredBucket, StoredPage};
 pub use hour::Hour;
 pub use report::{Entry, Reconciled, RepairOutcome};
@@ -111,11 +110,11 @@ impl Converted {
 /// How often each reading occurs in `rows`. Equal ones are counted, not merged, since readings
 /// without a time of their own may be equal (docs/design.md, section 2).
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) struct ReadingCounts(HashMap<ReadingKey, u32>);
+pub struct ReadingCounts(HashMap<ReadingKey, u32>);
 
 impl ReadingCounts {
     /// Counts all rows.
-    pub(crate) fn of<'a>(rows: impl IntoIterator<Item = &'a Rows>) -> ReadingCounts {
+    pub fn of<'a>(rows: impl IntoIterator<Item = &'a Rows>) -> ReadingCounts {
         let mut tally = ReadingCounts::default();
         for row in rows.into_iter().flat_map(Rows::iter) {
             *tally.0.entry(row.key()).or_default() += 1;
@@ -124,7 +123,7 @@ impl ReadingCounts {
     }
 
     /// Removes one occurrence; returns `false` if there is none.
-    pub(crate) fn take(&mut self, key: &ReadingKey) -> bool {
+    pub fn take(&mut self, key: &ReadingKey) -> bool {
         match self.0.get_mut(key) {
             Some(n) if *n > 0 => {
                 *n -= 1;
@@ -135,12 +134,12 @@ impl ReadingCounts {
     }
 
     /// Whether there is at least one occurrence.
-    pub(crate) fn holds(&self, key: &ReadingKey) -> bool {
+    pub fn holds(&self, key: &ReadingKey) -> bool {
         self.0.get(key).is_some_and(|n| *n > 0)
     }
 
     /// The number of remaining occurrences.
-    pub(crate) fn total(&self) -> u64 {
+    pub fn total(&self) -> u64 {
         self.0.values().map(|n| u64::from(*n)).sum()
     }
 }

@@ -11,8 +11,8 @@ use super::*;
 use crate::flush::backoff::Backoff;
 use model::OWN_SOURCE;
 use model::ack::{AckOutcome, AckWaiter};
-use store::memory::{Fault, MemoryStore, Verdict};
 use telemetry::metrics::Source;
+use testkit::memory_store::{Fault, MemoryStore, Verdict};
 
 const MIB: usize = 1 << 20;
 const LONG_ENOUGH: Duration = Duration::from_secs(120);

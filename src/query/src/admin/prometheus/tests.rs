@@ -16,7 +16,7 @@ use config::{AckMode, Config, Promql};
 use model::catalog::CATALOG_FIELDS_MAX;
 use model::{CatalogUpdate, FieldKinds, Span, SystemClock};
 use store::Store;
-use store::memory::MemoryStore;
+use testkit::memory_store::MemoryStore;
 
 /// A served port with room for this many connections.
 async fn port(connections_max: usize) -> SocketAddr {

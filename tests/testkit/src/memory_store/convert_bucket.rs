@@ -9,12 +9,12 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use super::pages::{Page, Pages, stored_bytes};
-use crate::maintain::bucket::Recomputed;
-use crate::maintain::{BucketMeasurements, Kind, ReadingCounts, StoredBucket, StoredPage, audit};
-use crate::summary_pages::chunks;
 use model::rows::StatementLimits;
 use model::summary::PAGE_SUMMARY_BYTES_MAX;
 use model::{BucketKey, Reading, Rows, Span, StorageMode};
+use store::maintain::bucket::Recomputed;
+use store::maintain::{BucketMeasurements, Kind, ReadingCounts, StoredBucket, StoredPage, audit};
+use store::summary_pages::chunks;
 
 /// Measurements per insert. Small, so that other writers come between two inserts.
 const INSERT_MAX: usize = 3;

@@ -3,8 +3,8 @@
 
 use super::judge::{Judge, Verdict};
 use super::{MemoryStore, Pages, lock, unknown};
-use crate::{DeadLetterWritten, Evicted, StoreError, StoreErrorKind};
 use model::DeadLetter;
+use store::{DeadLetterWritten, Evicted, StoreError, StoreErrorKind};
 
 /// Maximum dead letters that one call evicts. Small, so that tests also cover the continuation
 /// after it.
@@ -45,7 +45,7 @@ impl MemoryStore {
 }
 
 impl Pages {
-    /// See [`crate::Store::dead_letter_bytes`].
+    /// See [`store::Store::dead_letter_bytes`].
     pub fn dead_letter_bytes(&self) -> u64 {
         self.dead
             .iter()
@@ -53,7 +53,7 @@ impl Pages {
             .sum()
     }
 
-    /// See [`crate::Store::evict_dead_letters`].
+    /// See [`store::Store::evict_dead_letters`].
     pub fn evict_dead_letters(&mut self, bytes: u64) -> Evicted {
         let mut evicted = Evicted::default();
         while evicted.bytes < bytes && evicted.dead_letters < EVICTED_MAX {

@@ -1,12 +1,12 @@
 //! Recomputes the summary of a time-series bucket over its pages, as
-//! [`crate::summary_pages`] plans it.
+//! [`store::summary_pages`] plans it.
 
 use super::{Page, Pages};
-use crate::retention::Extent;
-use crate::summary_pages::{Chunk, PageState, Plan, Several, chunks, plan};
-use crate::{StoreError, StoreErrorKind};
 use model::summary::{PAGE_SUMMARY_BYTES_MAX, by_name, entry_bytes, summarise};
 use model::{BucketStart, Reading, Rows, StorageMode};
+use store::retention::Extent;
+use store::summary_pages::{Chunk, PageState, Plan, Several, chunks, plan};
+use store::{StoreError, StoreErrorKind};
 
 impl Pages {
     /// The pages of a bucket from page 0, without gaps.
@@ -59,8 +59,7 @@ impl Pages {
             count: 1,
             first_ts_ms: reading.ts_ms,
         };
-        let all = readings.into_iter().flatten().map(one);
-        all.fold(Extent::NONE, Extent::plus)
+        Extent::of(readings.into_iter().flatten().map(one))
     }
 
     /// Whether measurements that the documents of a bucket count were removed.

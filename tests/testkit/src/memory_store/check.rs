@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use super::{Page, Pages};
-use crate::catalog::CatalogEntry;
 use model::catalog::CATALOG_STEP_MS;
 use model::summary::{by_name, summarise};
 use model::{BucketStart, FieldKinds, FieldSummary, Reading, Rows, StorageMode, Value};
+use store::catalog::CatalogEntry;
 
 /// An invariant that does not hold, and where.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]

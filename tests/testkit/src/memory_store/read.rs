@@ -4,18 +4,18 @@
 use std::collections::BTreeMap;
 
 use super::Pages;
-use crate::maintain::StoredPage;
-use crate::reading::{
+use model::{BucketStart, Rows, SensorId, StorageMode, keep_newer};
+use store::maintain::StoredPage;
+use store::reading::{
     DeadLetterQuery, MeasurementQuery, MeasurementResults, PageQuery, PageResults, SensorQuery,
     StoredDeadLetter, StoredSensor,
 };
-use model::{BucketStart, Rows, SensorId, StorageMode, keep_newer};
 
 /// Maximum pages in one result.
 const PAGES_MAX: usize = 7;
 
 impl Pages {
-    /// See [`crate::Store::pages`].
+    /// See [`store::Store::pages`].
     pub fn read_pages(&self, q: &PageQuery) -> PageResults {
         let of_sensor = (q.sensor_id.to_string(), q.from, 0)
             ..(q.sensor_id.to_string(), BucketStart(q.to_ms), 0);
@@ -94,7 +94,7 @@ impl Pages {
         }
     }
 
-    /// See [`crate::Store::measurements`].
+    /// See [`store::Store::measurements`].
     pub fn read_measurements(&self, q: &MeasurementQuery) -> MeasurementResults {
         let bucket = |start: i64| (q.sensor_id.to_string(), BucketStart(start));
         let of_sensor = self
@@ -118,7 +118,7 @@ impl Pages {
         MeasurementResults { rows, until_ms }
     }
 
-    /// See [`crate::Store::sensors`].
+    /// See [`store::Store::sensors`].
     pub fn read_sensors(&self, q: &SensorQuery) -> Vec<String> {
         let mut ids: Vec<&String> = self.pages.keys().map(|(sensor, ..)| sensor).collect();
         ids.dedup();
@@ -128,7 +128,7 @@ impl Pages {
         ids.into_iter().take(q.limit).cloned().collect()
     }
 
-    /// See [`crate::Store::newest`].
+    /// See [`store::Store::newest`].
     pub fn read_newest(&self, sensors: &[SensorId]) -> Vec<StoredSensor> {
         sensors.iter().map(|id| self.newest_of(id)).collect()
     }
@@ -153,7 +153,7 @@ impl Pages {
         news
     }
 
-    /// See [`crate::Store::find_dead_letters`].
+    /// See [`store::Store::find_dead_letters`].
     pub fn read_dead_letters(&self, q: &DeadLetterQuery) -> Vec<StoredDeadLetter> {
         let mut all: Vec<_> = self.dead.iter().enumerate().collect();
         all.retain(|(_, dead_letter)| {

@@ -3,8 +3,8 @@
 use std::cmp::Reverse;
 
 use super::Pages;
-use crate::catalog::{CatalogCounts, CatalogEntry, CatalogQuery, LATEST_MAX};
 use model::catalog::CatalogUpdate;
+use store::catalog::{CatalogCounts, CatalogEntry, CatalogQuery, LATEST_MAX};
 
 impl Pages {
     /// Merges an update into its sensor's entry, unless the entry covers it.
@@ -19,7 +19,7 @@ impl Pages {
         }
     }
 
-    /// See [`crate::Store::find_catalog`].
+    /// See [`store::Store::find_catalog`].
     pub fn find_catalog(&self, query: &CatalogQuery) -> Vec<CatalogEntry> {
         self.catalog
             .values()
@@ -29,7 +29,7 @@ impl Pages {
             .collect()
     }
 
-    /// See [`crate::Store::count_catalog`].
+    /// See [`store::Store::count_catalog`].
     pub fn count_catalog(&self, (from_ms, to_ms): (i64, i64)) -> CatalogCounts {
         let in_range = |entry: &&CatalogEntry| (from_ms..to_ms).contains(&entry.arrived_ms);
         let mut latest: Vec<&CatalogEntry> = self.catalog.values().filter(in_range).collect();

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use super::{Fault, MemoryStore, Page, Pages, not_applied, pause, unknown};
-use crate::days::{
+use model::BucketStart;
+use store::days::{
     DayMark, DayQuery, DayStore, DaySummary, DayWritten, MarkQuery, MarksOf, SensorDay,
 };
-use crate::maintain::StoredPage;
-use crate::{BoxFuture, StoreError};
-use model::BucketStart;
+use store::maintain::StoredPage;
+use store::{BoxFuture, StoreError};
 
 /// Limits of a result are small, so that tests also cover the continuation after them.
 const DAYS_MAX: usize = 3;

@@ -5,15 +5,15 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::latest::LatestDocument;
-use crate::catalog::CatalogEntry;
-use crate::days::DaySummary;
-use crate::{LoadRequest, LoadResult, LoadedBucket, LoadedPage, PageWriteResult};
 use model::rows::ARRAY_KEY_BYTES_MAX;
 use model::summary::entry_bytes;
 use model::{
     BucketStart, DeadLetter, FieldSummary, Gate, GateSlot, LatestUpdate, PageKind, PageWrite,
     Reading, Rows, StorageMode,
 };
+use store::catalog::CatalogEntry;
+use store::days::DaySummary;
+use store::{LoadRequest, LoadResult, LoadedBucket, LoadedPage, PageWriteResult};
 
 /// A stored page.
 #[derive(Debug, Clone, Default)]
@@ -165,7 +165,7 @@ impl Pages {
         PageWriteResult::Done { count }
     }
 
-    /// See [`crate::Store::raise_high_water`].
+    /// See [`store::Store::raise_high_water`].
     pub fn raise_high_water(&mut self, through: BucketStart) -> BucketStart {
         let before = self.high_water.unwrap_or(BucketStart(i64::MIN));
         self.high_water = Some(before.max(through));

@@ -14,10 +14,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use fastrand::Rng;
 
-use super::{DirLock, Fs, FsFile};
+use journal::fs::{DirLock, Fs, FsFile};
 
 /// The unit that a disk writes. Smaller than a real page, so that small tests tear in many places.
-pub(crate) const PAGE_BYTES: usize = 512;
+const PAGE_BYTES: usize = 512;
 
 /// The calls that faults can be injected into.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -1,13 +1,13 @@
-//! Removes the readings of old pages, as [`crate::retention`] explains it.
+//! Removes the readings of old pages, as [`store::retention`] explains it.
 
 use std::collections::BTreeSet;
 
 use super::Pages;
-use crate::retention::RemovedReadings;
 use model::{BucketStart, Span, StorageMode};
+use store::retention::RemovedReadings;
 
 impl Pages {
-    /// See [`crate::Store::remove_readings`].
+    /// See [`store::Store::remove_readings`].
     pub fn remove_readings(
         &mut self,
         span: Span,

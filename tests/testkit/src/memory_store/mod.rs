@@ -1,5 +1,4 @@
-//! The store in memory: implements the full contract without a database, with faults on demand. For
-//! tests and simulations.
+//! The store in memory: implements the full contract without a database, with faults on demand.
 //!
 //! [`Pages`] is the store itself, synchronous and deterministic, so that a simulation can run it
 //! step by step. [`MemoryStore`] implements the [`Store`] trait with it; a [`Script`] decides the
@@ -26,18 +25,19 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::catalog::{CatalogCounts, CatalogEntry, CatalogQuery};
-use super::reading::{
+use model::{
+    BucketStart, CatalogUpdate, DeadLetter, LatestUpdate, PageWrite, SensorId, Span, StorageMode,
+};
+use store::catalog::{CatalogCounts, CatalogEntry, CatalogQuery};
+use store::days::DayStore;
+use store::reading::{
     DeadLetterQuery, MeasurementQuery, MeasurementResults, PageQuery, PageResults, SensorQuery,
     StoredDeadLetter, StoredSensor,
 };
-use super::retention::RemovedReadings;
-use super::{
+use store::retention::RemovedReadings;
+use store::{
     BoxFuture, DeadLetterWritten, Evicted, LatestWriteResult, LoadRequest, LoadResult,
     PageWriteResult, PrepareError, PreparedStore, Store, StoreError, StoreErrorKind,
-};
-use model::{
-    BucketStart, CatalogUpdate, DeadLetter, LatestUpdate, PageWrite, SensorId, Span, StorageMode,
 };
 
 /// The fault of one command.
@@ -62,7 +62,7 @@ pub enum Fault {
 pub type Script = Box<dyn FnMut() -> (Fault, Duration) + Send>;
 
 /// The errors of attempts to prepare the store; `None`: it is prepared.
-pub(crate) type PrepareScript = Box<dyn FnMut() -> Option<PrepareError> + Send>;
+pub type PrepareScript = Box<dyn FnMut() -> Option<PrepareError> + Send>;
 
 /// The memory store behind the trait.
 pub struct MemoryStore {
@@ -425,7 +425,7 @@ impl Store for MemoryStore {
         Box::pin(self.read(move |pages| pages.read_dead_letters(q)))
     }
 
-    fn days(&self) -> Option<&dyn super::days::DayStore> {
+    fn days(&self) -> Option<&dyn DayStore> {
         Some(self)
     }
 
