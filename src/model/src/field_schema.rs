@@ -119,22 +119,18 @@ impl FieldSchemas {
     /// Drops the schemas and names without another owner, and frees their memory.
     pub fn sweep(&mut self) {
         let bytes = &mut self.bytes;
-        self.table.retain(|schema| {
+        let hash = |schema: &Arc<FieldSchema>| hash_of_schema(schema);
+        memory::retain(&mut self.table, hash, |schema| {
             let is_held = Arc::strong_count(schema) > 1;
             *bytes -= if is_held { 0 } else { schema_bytes(schema) };
             is_held
         });
-        self.names.retain(|name| {
+        let hash = |name: &Arc<str>| hash_of_name(name);
+        memory::retain(&mut self.names, hash, |name| {
             let is_held = Arc::strong_count(name) > 1;
             *bytes -= if is_held { 0 } else { name_bytes(name) };
             is_held
         });
-        if self.table.capacity() > 4 * self.table.len() {
-            self.table.shrink_to_fit(|schema| hash_of_schema(schema));
-        }
-        if self.names.capacity() > 4 * self.names.len() {
-            self.names.shrink_to_fit(|name| hash_of_name(name));
-        }
         self.sweep_at = (2 * (self.names.len() + self.table.len())).max(SWEEP_MIN);
     }
 
@@ -184,16 +180,8 @@ fn find(
     schema
 }
 
-/// Random for each process, so that no sender can prepare colliding names. Fixed for tests: what a
-/// table frees, and so what a shard counts as its memory, depends on the hashes, and a seed of the
-/// simulation must replay the same history.
-static SEED: LazyLock<u64> = LazyLock::new(|| {
-    if cfg!(feature = "test-util") {
-        0
-    } else {
-        RandomState::new().hash_one(0)
-    }
-});
+/// Random for each process, so that no sender can prepare colliding names.
+static SEED: LazyLock<u64> = LazyLock::new(|| RandomState::new().hash_one(0));
 
 pub(crate) fn hash_of_name(name: &str) -> u64 {
     xxh3_64_with_seed(name.as_bytes(), *SEED)

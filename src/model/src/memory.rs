@@ -2,6 +2,8 @@
 //! so small blocks take more than the requested size. If only requested sizes were counted, a
 //! sender of many small values could exceed a limit.
 
+use hashbrown::HashTable;
+
 /// Memory of a block of `bytes`: plus an eighth for unused space in the allocator's (mimalloc) size
 /// classes and half-empty pages, rounded up to 16.
 pub const fn block(bytes: usize) -> usize {
@@ -15,6 +17,27 @@ pub const fn block(bytes: usize) -> usize {
 /// Memory of a shared block (`Arc`) of `bytes`, with its two counters.
 pub const fn shared(bytes: usize) -> usize {
     block(bytes + 2 * size_of::<usize>())
+}
+
+/// Keeps the entries of a table that `is_kept` accepts. If it drops some, the others get a table of
+/// their own size, so that a table's size follows from the number of entries over time. With what
+/// removals leave in a table it would depend on the hashes too, which differ in each process, and a
+/// seed of the simulation must replay the same history.
+pub fn retain<T>(
+    table: &mut HashTable<T>,
+    hash: impl Fn(&T) -> u64,
+    mut is_kept: impl FnMut(&T) -> bool,
+) {
+    let before = table.len();
+    table.retain(|entry| is_kept(entry));
+    if table.len() == before {
+        return;
+    }
+    let mut kept = HashTable::with_capacity(table.len());
+    for entry in table.drain() {
+        kept.insert_unique(hash(&entry), entry, &hash);
+    }
+    *table = kept;
 }
 
 #[cfg(test)]

@@ -51,16 +51,12 @@ impl TagSets {
     /// Drops the sets without another owner, and frees their memory.
     pub fn sweep(&mut self) {
         let bytes = &mut self.bytes;
-        self.sets.retain(|set| {
-            let held = Arc::strong_count(set) > 1;
-            if !held {
-                *bytes -= memory(set);
-            }
-            held
+        let hash = |set: &Arc<Tags>| xxh3_64(set.as_bytes());
+        memory::retain(&mut self.sets, hash, |set| {
+            let is_held = Arc::strong_count(set) > 1;
+            *bytes -= if is_held { 0 } else { memory(set) };
+            is_held
         });
-        if self.sets.capacity() > 4 * self.sets.len() {
-            self.sets.shrink_to_fit(|set| xxh3_64(set.as_bytes()));
-        }
         self.sweep_at = (self.sets.len() * 2).max(SWEEP_MIN);
     }
 

@@ -115,14 +115,12 @@ impl ConfirmedSets {
     /// Drops the sets without another owner.
     pub(super) fn sweep(&mut self) {
         let bytes = &mut self.bytes;
-        self.sets.retain(|set| {
+        let hash = |set: &Arc<ConfirmedSet>| set.hash();
+        memory::retain(&mut self.sets, hash, |set| {
             let is_held = Arc::strong_count(set) > 1;
             *bytes -= if is_held { 0 } else { set.memory() };
             is_held
         });
-        if self.sets.capacity() > 4 * self.sets.len() {
-            self.sets.shrink_to_fit(|set| set.hash());
-        }
         self.sweep_at = (self.sets.len() * 2).max(SWEEP_MIN);
     }
 
