@@ -52,48 +52,6 @@ impl Clock for SystemClock {
     }
 }
 
-/// A clock that a test sets.
-#[cfg(any(test, feature = "test-util"))]
-#[derive(Debug)]
-pub struct SetClock {
-    wall_ms: std::sync::atomic::AtomicI64,
-    mono_ms: std::sync::atomic::AtomicU64,
-}
-
-#[cfg(any(test, feature = "test-util"))]
-impl SetClock {
-    /// The wall clock is at the begin of 1970.
-    pub fn new(mono_ms: u64) -> SetClock {
-        SetClock {
-            wall_ms: 0.into(),
-            mono_ms: mono_ms.into(),
-        }
-    }
-
-    /// In milliseconds since 1970; may go back. The monotonic clock does not change.
-    pub fn set_wall(&self, wall_ms: i64) {
-        let relaxed = std::sync::atomic::Ordering::Relaxed;
-        self.wall_ms.store(wall_ms, relaxed);
-    }
-
-    /// Advances the monotonic clock.
-    pub fn advance(&self, ms: u64) {
-        let relaxed = std::sync::atomic::Ordering::Relaxed;
-        self.mono_ms.fetch_add(ms, relaxed);
-    }
-}
-
-#[cfg(any(test, feature = "test-util"))]
-impl Clock for SetClock {
-    fn now(&self) -> Now {
-        let relaxed = std::sync::atomic::Ordering::Relaxed;
-        Now {
-            wall_ms: self.wall_ms.load(relaxed),
-            mono_ms: self.mono_ms.load(relaxed),
-        }
-    }
-}
-
 /// A time (ms since 1970) as responses and the audit log show it: RFC 3339, UTC with milliseconds.
 /// A time that no date can show is shown as 1970.
 pub fn rfc3339(ms: i64) -> String {

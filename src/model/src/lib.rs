@@ -41,8 +41,6 @@ pub mod value;
 
 pub use batch::{BatchBuilder, ReadingBatch, ReadingRef, ReceiptTimes, Tags};
 pub use catalog::{CatalogUpdate, FieldKinds};
-#[cfg(any(test, feature = "test-util"))]
-pub use clock::SetClock;
 pub use clock::{Clock, Now, SystemClock, rfc3339};
 pub use compression::compression;
 pub use day::{Day, Zone};

@@ -93,7 +93,6 @@ impl Shares {
     }
 
     /// Bytes that no owner holds.
-    #[cfg(any(test, feature = "test-util"))]
     pub fn free(&self) -> u64 {
         self.free
     }

@@ -132,8 +132,8 @@ fn close_reason(denied: Denied) -> CloseReason {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use model::SetClock;
     use net::access::{GrantDefaults, hash_secret};
+    use testkit::SetClock;
 
     fn tokens(entries: &[(&str, &str, &str)]) -> Credentials {
         let entry = |(id, secret, rules): &(&str, &str, &str)| {

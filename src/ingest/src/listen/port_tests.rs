@@ -13,9 +13,9 @@ use tokio_util::sync::CancellationToken;
 use super::*;
 use config::{AckMode, Config, Network};
 use journal::admission::{AdmissionControl, admission_channel};
-use model::SetClock;
 use net::access::{GrantDefaults, hash_secret};
 use telemetry::metrics;
+use testkit::SetClock;
 
 const LONG: Duration = Duration::from_secs(20);
 

@@ -250,8 +250,7 @@ impl AddressLimits {
         self.remembered = turns.len();
     }
 
-    /// Applies the limits to every address.
-    #[cfg(any(test, feature = "test-util"))]
+    /// Applies the limits to every address, for tests.
     pub(crate) fn exempt_none(&mut self) {
         self.is_exempt = |_| false;
     }

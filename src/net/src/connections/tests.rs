@@ -2,7 +2,7 @@
 
 use super::*;
 use config::{Network, ProxyHeader};
-use model::SetClock;
+use testkit::SetClock;
 
 struct Rig {
     open: OpenConnections,

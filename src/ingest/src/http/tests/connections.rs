@@ -11,8 +11,8 @@ use tokio::time::{Instant, timeout};
 use super::lifecycle::metric;
 use super::readings::tokens_file;
 use super::rig::{Answer, LONG, Request, Rig, post};
-use model::SetClock;
 use telemetry::metrics;
+use testkit::SetClock;
 
 const SHORT: Duration = Duration::from_millis(100);
 

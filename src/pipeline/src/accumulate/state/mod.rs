@@ -493,7 +493,6 @@ impl Shard {
 
     /// The estimated memory, added up from all sensors, for tests: every change must have been
     /// counted in `usage`.
-    #[cfg(any(test, feature = "test-util"))]
     pub fn counted_bytes(&self) -> usize {
         let buckets = |sensor: &Sensor| sensor.buckets.iter().map(Bucket::memory).sum::<usize>();
         let sensor = |sensor: &Sensor| sensor.memory() + sensor.buckets.memory() + buckets(sensor);
