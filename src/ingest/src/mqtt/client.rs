@@ -174,8 +174,7 @@ impl Broker {
             Credentials::read(&config, &target, before.as_ref())
         })
         .await;
-        let (material, problem) =
-            read.map_err(|error| SetupError::Options(error.to_string()))??;
+        let (material, problem) = read.map_err(SetupError::options)??;
         if let Some(problem) = problem.as_ref().filter(|_| self.file_problem != problem) {
             tracing::warn!(broker = %self.name, problem, "cannot read credential files; using \
                 their previous content");

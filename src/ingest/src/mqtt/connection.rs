@@ -335,7 +335,7 @@ impl<'a> Connection<'a> {
             metrics::sparkplug_rebirth(&broker.name);
             // It fails only if the link has ended. A rebirth that is still missing is requested on
             // the next connection.
-            let _ = self.sender.publish_command(topic, payload);
+            let _ = self.sender.publish_command(&topic, &payload);
         }
     }
 

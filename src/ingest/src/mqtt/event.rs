@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use rumqttc_v5::QoS;
 
 use super::link::Silent;
 use super::observe::Ended;
@@ -17,6 +18,17 @@ pub(crate) enum Receipt {
     /// QoS 2: PUBREC. Never requested, but a session created by another client may still hold such
     /// messages.
     PubRec(u16),
+}
+
+impl Receipt {
+    /// `None`: a message of QoS 0 needs none.
+    pub(super) fn for_qos(qos: QoS, packet_id: u16) -> Option<Receipt> {
+        match qos {
+            QoS::AtMostOnce => None,
+            QoS::AtLeastOnce => Some(Receipt::PubAck(packet_id)),
+            QoS::ExactlyOnce => Some(Receipt::PubRec(packet_id)),
+        }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -81,13 +93,16 @@ pub(super) enum LinkError {
     /// The broker ended it.
     #[error(transparent)]
     Ended(#[from] Ended),
-    /// MQTT 3.1.1.
+    /// rumqttc ended it.
     #[error(transparent)]
-    V4(Box<rumqttc_v4::ConnectionError>),
-    /// MQTT 5.
-    #[error(transparent)]
-    V5(Box<rumqttc_v5::ConnectionError>),
+    Client(Box<dyn std::error::Error + Send + Sync>),
     /// The broker seems to be gone.
     #[error(transparent)]
     Silent(#[from] Silent),
+}
+
+impl LinkError {
+    pub(super) fn of_client(error: impl std::error::Error + Send + Sync + 'static) -> LinkError {
+        LinkError::Client(Box::new(error))
+    }
 }

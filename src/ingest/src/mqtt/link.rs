@@ -14,6 +14,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use rumqttc_v5::QoS;
 use tokio::net::TcpStream;
 
 pub(super) use super::event::{Event, Grant, LinkError};
@@ -66,17 +67,69 @@ impl Link {
     /// The connection has ended, and this link with it. If the broker ended it, the error has the
     /// broker's reason.
     pub(super) async fn next(&mut self) -> Result<Event, LinkError> {
-        let Link {
-            events,
-            silence,
-            subscribe_id,
-            observations,
-        } = self;
-        let next = match events {
-            Events::V4(events) => v4::next(events, silence, subscribe_id).await,
-            Events::V5(events) => v5::next(events, silence, subscribe_id).await,
-        };
-        next.map_err(|error| observations.ended().map_or(error, LinkError::Ended))
+        let next = self.received().await;
+        next.map_err(|error| self.observations.ended().map_or(error, LinkError::Ended))
+    }
+
+    async fn received(&mut self) -> Result<Event, LinkError> {
+        loop {
+            let polled = match &mut self.events {
+                Events::V4(events) => v4::poll(events).await.map_err(LinkError::of_client)?,
+                Events::V5(events) => v5::poll(events).await.map_err(LinkError::of_client)?,
+            };
+            match polled {
+                Polling::Received(event) => return Ok(event),
+                // The answer to an earlier one, which was sent again, says nothing more.
+                Polling::SubAck(id, grants) if id == self.subscribe_id => {
+                    return Ok(Event::Subscribed(grants));
+                }
+                Polling::Subscribing(id) => self.subscribe_id = id,
+                Polling::Pinged => self.silence.pinged()?,
+                Polling::SubAck(..) | Polling::Other => {}
+            }
+        }
+    }
+}
+
+/// What rumqttc's event loop has done, the same for both versions.
+pub(super) enum Polling {
+    Received(Event),
+    /// SUBACK with this packet id: one answer per filter, in its order.
+    SubAck(u16, Vec<Grant>),
+    /// SUBSCRIBE with this packet id is sent.
+    Subscribing(u16),
+    /// PINGREQ is sent, and counts as answered for rumqttc, see [`Silence`].
+    Pinged,
+    Other,
+}
+
+/// The queue of rumqttc's requests, the same for both versions. It never waits.
+///
+/// # Errors
+/// The connection has ended, or a topic or filter is invalid.
+pub(super) trait Requests: Send + Sync {
+    fn ack(&self, receipt: Receipt) -> Result<(), Disconnected>;
+    fn subscribe(&self, subscriptions: &[Subscription]) -> Result<(), Disconnected>;
+    fn publish(
+        &self,
+        topic: &str,
+        payload: &[u8],
+        qos: QoS,
+        retain: bool,
+    ) -> Result<(), Disconnected>;
+    fn disconnect(&self) -> Result<(), Disconnected>;
+}
+
+/// `mqtt.keep_alive` as CONNECT has it.
+pub(super) fn keep_alive_seconds(config: &Mqtt) -> u16 {
+    u16::try_from(config.keep_alive.as_secs()).unwrap_or(u16::MAX)
+}
+
+/// The QoS that is requested for a subscription.
+pub(super) fn qos_asked(subscription: &Subscription) -> QoS {
+    match subscription.qos_asked() {
+        0 => QoS::AtMostOnce,
+        _ => QoS::AtLeastOnce,
     }
 }
 
@@ -106,7 +159,7 @@ pub(super) struct Silence {
 }
 
 impl Silence {
-    fn of(socket: &Handle<TcpStream>) -> Silence {
+    fn new(socket: &Handle<TcpStream>) -> Silence {
         Silence {
             socket: socket.clone(),
             before: None,
@@ -126,11 +179,6 @@ impl Silence {
     }
 }
 
-enum Client {
-    V4(rumqttc_v4::AsyncClient),
-    V5(rumqttc_v5::AsyncClient),
-}
-
 /// The connection has ended; its [`Link`] returns the reason.
 #[derive(Debug, thiserror::Error)]
 #[error("the connection has ended")]
@@ -138,7 +186,7 @@ pub(super) struct Disconnected;
 
 /// The sending half. It never waits.
 pub(super) struct Sender {
-    client: Client,
+    client: Box<dyn Requests>,
     socket: Handle<TcpStream>,
     observations: Observations,
 }
@@ -149,14 +197,7 @@ impl Sender {
     /// # Errors
     /// The connection has ended.
     pub(super) fn ack(&self, receipt: Receipt) -> Result<(), Disconnected> {
-        match &self.client {
-            Client::V4(client) => client
-                .try_manual_ack(v4::ack(receipt))
-                .map_err(|_| Disconnected),
-            Client::V5(client) => client
-                .try_manual_ack(v5::ack(receipt))
-                .map_err(|_| Disconnected),
-        }
+        self.client.ack(receipt)
     }
 
     /// Whether messages are read in groups from now on, see [`super::pace`].
@@ -171,58 +212,24 @@ impl Sender {
     /// start).
     pub(super) fn subscribe(&self, subscriptions: &[Subscription]) -> Result<(), Disconnected> {
         self.observations.subscribing();
-        match &self.client {
-            Client::V4(client) => client
-                .try_subscribe_many(v4::filters(subscriptions))
-                .map_err(|_| Disconnected),
-            Client::V5(client) => client
-                .try_subscribe_many(v5::filters(subscriptions))
-                .map_err(|_| Disconnected),
-        }
+        self.client.subscribe(subscriptions)
     }
 
     /// Publishes our own status, retained.
     ///
     /// # Errors
     /// The connection has ended.
-    pub(super) fn publish_status(
-        &self,
-        topic: &str,
-        state: &'static str,
-    ) -> Result<(), Disconnected> {
-        match &self.client {
-            Client::V4(client) => {
-                let options = rumqttc_v4::PublishOptions::at_least_once().retained();
-                client
-                    .try_publish(topic, state, options)
-                    .map_err(|_| Disconnected)
-            }
-            Client::V5(client) => {
-                let options = rumqttc_v5::PublishOptions::at_least_once().retained();
-                client
-                    .try_publish(topic, state, options)
-                    .map_err(|_| Disconnected)
-            }
-        }
+    pub(super) fn publish_status(&self, topic: &str, state: &str) -> Result<(), Disconnected> {
+        self.client
+            .publish(topic, state.as_bytes(), QoS::AtLeastOnce, true)
     }
 
     /// Publishes a command, with QoS 0 as Sparkplug B requires.
     ///
     /// # Errors
     /// The connection has ended.
-    pub(super) fn publish_command(
-        &self,
-        topic: String,
-        payload: Vec<u8>,
-    ) -> Result<(), Disconnected> {
-        match &self.client {
-            Client::V4(client) => client
-                .try_publish(topic, payload, rumqttc_v4::PublishOptions::at_most_once())
-                .map_err(|_| Disconnected),
-            Client::V5(client) => client
-                .try_publish(topic, payload, rumqttc_v5::PublishOptions::at_most_once())
-                .map_err(|_| Disconnected),
-        }
+    pub(super) fn publish_command(&self, topic: &str, payload: &[u8]) -> Result<(), Disconnected> {
+        self.client.publish(topic, payload, QoS::AtMostOnce, false)
     }
 
     /// Ends the connection in order: sends queued acknowledgements, publishes `status` (a topic and
@@ -241,10 +248,7 @@ impl Sender {
         let Sender { client, socket, .. } = self;
         let close = async {
             socket.flush_eagerly();
-            let queued = match &client {
-                Client::V4(client) => client.try_disconnect().is_ok(),
-                Client::V5(client) => client.try_disconnect().is_ok(),
-            };
+            let queued = client.disconnect().is_ok();
             while queued && link.next().await.is_ok() {}
             drop(link);
             socket.linger().await;
@@ -274,19 +278,19 @@ pub(super) fn open(
     let socket = dialer.socket.clone();
     let observations = dialer.observations.clone();
     let password = material.password.as_ref();
-    let (client, events) = match config.protocol {
+    let (client, events): (Box<dyn Requests>, Events) = match config.protocol {
         MqttProtocol::V4 => {
             let (client, events) = v4::open(config, password, dialer)?;
-            (Client::V4(client), Events::V4(Box::new(events)))
+            (Box::new(client), Events::V4(Box::new(events)))
         }
         MqttProtocol::V5 => {
             let (client, events) = v5::open(config, password, dialer)?;
-            (Client::V5(client), Events::V5(Box::new(events)))
+            (Box::new(client), Events::V5(Box::new(events)))
         }
     };
     let link = Link {
         events,
-        silence: Silence::of(&socket),
+        silence: Silence::new(&socket),
         subscribe_id: 0,
         observations: observations.clone(),
     };

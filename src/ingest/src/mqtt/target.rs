@@ -52,6 +52,13 @@ pub enum SetupError {
     Options(String),
 }
 
+impl SetupError {
+    /// rumqttc rejects the options.
+    pub(super) fn options(error: impl std::fmt::Display) -> SetupError {
+        SetupError::Options(error.to_string())
+    }
+}
+
 impl Target {
     /// Parses a URL.
     ///

@@ -1,13 +1,14 @@
-//! The MQTT 3.1.1 implementation of [`super::link`].
+//! What is particular to MQTT 3.1.1: the options of rumqttc's client, and its packets.
 
-use rumqttc_v4::mqttbytes::v4::{ConnAck, LastWill, PubAck, PubRec, SubscribeReasonCode};
+use rumqttc_v4::mqttbytes::v4::{LastWill, PubAck, PubRec, SubscribeReasonCode};
 use rumqttc_v4::{
-    AckMode, AsyncClient, Broker, ConnectionError, EventLoop, ManualAck, MqttOptions, Outgoing,
-    Packet, QoS, SubscribeFilterInput,
+    AckMode, AsyncClient, Broker, ConnectionError, Event as Polled, EventLoop, ManualAck,
+    MqttOptions, Outgoing, Packet, PublishOptions, QoS, SubscribeFilterInput,
 };
 
-use super::event::{Event, Grant, LinkError, Message, Receipt};
-use super::link::{CONNECT_SECONDS, OFFLINE, READ_BATCH, REQUEST_BATCH, REQUESTS_MAX, Silence};
+use super::event::{Event, Grant, Message, Receipt};
+use super::link::{CONNECT_SECONDS, OFFLINE, READ_BATCH, REQUEST_BATCH, REQUESTS_MAX};
+use super::link::{Disconnected, Polling, Requests, keep_alive_seconds, qos_asked};
 use super::target::SetupError;
 use super::transport::Dialer;
 use config::{Mqtt, Secret, Subscription};
@@ -23,26 +24,24 @@ pub(super) fn open(
     password: Option<&Secret>,
     dialer: Dialer,
 ) -> Result<(AsyncClient, EventLoop), SetupError> {
-    let refused = |error: &dyn std::fmt::Display| SetupError::Options(error.to_string());
-    let id = config.client_id.clone();
     let target = &dialer.target;
     let broker = if dialer.is_websocket() {
-        Broker::websocket(target.websocket_url()).map_err(|e| refused(&e))?
+        Broker::websocket(target.websocket_url()).map_err(SetupError::options)?
     } else {
         Broker::tcp(target.host.clone(), target.port)
     };
-    let mut options = MqttOptions::new(id, broker);
+    let mut options = MqttOptions::new(config.client_id.clone(), broker);
     options
-        .set_keep_alive(u16::try_from(config.keep_alive.as_secs()).unwrap_or(u16::MAX))
+        .set_keep_alive(keep_alive_seconds(config))
         .set_max_packet_size(PACKET_BYTES_MAX, PACKET_BYTES_MAX)
         .set_ack_mode(AckMode::Manual)
         .set_max_request_batch(REQUEST_BATCH)
         .set_read_batch_size(READ_BATCH);
     options
         .try_set_clean_session(config.clean_start)
-        .map_err(|e| refused(&e))?;
+        .map_err(SetupError::options)?;
     // Only our own status is published. rumqttc scans this many slots at every flush.
-    options.try_set_inflight(1).map_err(|e| refused(&e))?;
+    options.try_set_inflight(1).map_err(SetupError::options)?;
     match (&config.username, password) {
         (Some(user), Some(password)) => {
             options.set_credentials(user, password.reveal().to_owned());
@@ -59,97 +58,73 @@ pub(super) fn open(
     let (client, mut events) = AsyncClient::builder(options)
         .capacity(REQUESTS_MAX)
         .try_build()
-        .map_err(|e| refused(&e))?;
+        .map_err(SetupError::options)?;
     events
         .network_options
         .set_connection_timeout(CONNECT_SECONDS);
     Ok((client, events))
 }
 
-fn lost(error: impl Into<ConnectionError>) -> LinkError {
-    LinkError::V4(Box::new(error.into()))
+/// What the event loop does next.
+pub(super) async fn poll(events: &mut EventLoop) -> Result<Polling, ConnectionError> {
+    Ok(match events.poll().await? {
+        Polled::Outgoing(Outgoing::PingReq) => {
+            // See `Silence`.
+            events.state.handle_incoming_packet(Packet::PingResp)?;
+            Polling::Pinged
+        }
+        Polled::Outgoing(Outgoing::Subscribe(id)) => Polling::Subscribing(id),
+        Polled::Incoming(Packet::ConnAck(answer)) => Polling::Received(Event::Connected {
+            session_present: answer.session_present,
+        }),
+        Polled::Incoming(Packet::Publish(publish)) => Polling::Received(Event::Message(Message {
+            topic: publish.topic,
+            payload: publish.payload,
+            receipt: Receipt::for_qos(publish.qos, publish.pkid),
+            is_retained: publish.retain,
+            is_dup: publish.dup,
+            ..Message::default()
+        })),
+        Polled::Incoming(Packet::PubAck(_)) => Polling::Received(Event::Published),
+        Polled::Incoming(Packet::SubAck(answer)) => {
+            let grant = |code: &SubscribeReasonCode| match code {
+                SubscribeReasonCode::Success(qos) => Grant::Qos(*qos as u8),
+                SubscribeReasonCode::Failure => Grant::Refused(0x80),
+            };
+            Polling::SubAck(answer.pkid, answer.return_codes.iter().map(grant).collect())
+        }
+        _ => Polling::Other,
+    })
 }
 
-/// The next event; `subscribe_id` is the packet id of the last SUBSCRIBE.
-pub(super) async fn next(
-    events: &mut EventLoop,
-    silence: &mut Silence,
-    subscribe_id: &mut u16,
-) -> Result<Event, LinkError> {
-    loop {
-        let packet = match events.poll().await.map_err(lost)? {
-            rumqttc_v4::Event::Incoming(packet) => packet,
-            rumqttc_v4::Event::Outgoing(Outgoing::PingReq) => {
-                silence.pinged()?;
-                // See `Silence`.
-                let answer = events.state.handle_incoming_packet(Packet::PingResp);
-                answer.map_err(lost)?;
-                continue;
-            }
-            rumqttc_v4::Event::Outgoing(Outgoing::Subscribe(id)) => {
-                *subscribe_id = id;
-                continue;
-            }
-            _ => continue,
+impl Requests for AsyncClient {
+    fn ack(&self, receipt: Receipt) -> Result<(), Disconnected> {
+        let ack = match receipt {
+            Receipt::PubAck(id) => ManualAck::PubAck(PubAck::new(id)),
+            Receipt::PubRec(id) => ManualAck::PubRec(PubRec::new(id)),
         };
-        match packet {
-            Packet::ConnAck(ConnAck {
-                session_present, ..
-            }) => return Ok(Event::Connected { session_present }),
-            Packet::Publish(publish) => {
-                let receipt = match publish.qos {
-                    QoS::AtMostOnce => None,
-                    QoS::AtLeastOnce => Some(Receipt::PubAck(publish.pkid)),
-                    QoS::ExactlyOnce => Some(Receipt::PubRec(publish.pkid)),
-                };
-                return Ok(Event::Message(Message {
-                    topic: publish.topic,
-                    payload: publish.payload,
-                    receipt,
-                    is_retained: publish.retain,
-                    is_dup: publish.dup,
-                    properties: vec![],
-                    refused: None,
-                    sender: None,
-                    is_sender_forgotten: false,
-                    can_refuse: false,
-                }));
-            }
-            Packet::PubAck(_) => return Ok(Event::Published),
-            // The answer to an earlier one, which was sent again, says nothing more.
-            Packet::SubAck(answer) if answer.pkid == *subscribe_id => {
-                let grant = |code: &SubscribeReasonCode| match code {
-                    SubscribeReasonCode::Success(qos) => Grant::Qos(*qos as u8),
-                    SubscribeReasonCode::Failure => Grant::Refused(0x80),
-                };
-                return Ok(Event::Subscribed(
-                    answer.return_codes.iter().map(grant).collect(),
-                ));
-            }
-            _ => {}
-        }
+        self.try_manual_ack(ack).map_err(|_| Disconnected)
     }
-}
 
-/// The acknowledgement packet for a receipt.
-pub(super) fn ack(receipt: Receipt) -> ManualAck {
-    match receipt {
-        Receipt::PubAck(id) => ManualAck::PubAck(PubAck::new(id)),
-        Receipt::PubRec(id) => ManualAck::PubRec(PubRec::new(id)),
+    fn subscribe(&self, subscriptions: &[Subscription]) -> Result<(), Disconnected> {
+        let filter = |s: &Subscription| SubscribeFilterInput::new(s.filter.clone(), qos_asked(s));
+        self.try_subscribe_many(subscriptions.iter().map(filter))
+            .map_err(|_| Disconnected)
     }
-}
 
-/// The filters of all subscriptions.
-pub(super) fn filters(subscriptions: &[Subscription]) -> Vec<SubscribeFilterInput> {
-    let qos = |qos| {
-        if qos == 0 {
-            QoS::AtMostOnce
-        } else {
-            QoS::AtLeastOnce
-        }
-    };
-    subscriptions
-        .iter()
-        .map(|s| SubscribeFilterInput::new(s.filter.clone(), qos(s.qos_asked())))
-        .collect()
+    fn publish(
+        &self,
+        topic: &str,
+        payload: &[u8],
+        qos: QoS,
+        retain: bool,
+    ) -> Result<(), Disconnected> {
+        let options = PublishOptions::new(qos).retain(retain);
+        self.try_publish(topic, payload, options)
+            .map_err(|_| Disconnected)
+    }
+
+    fn disconnect(&self) -> Result<(), Disconnected> {
+        self.try_disconnect().map_err(|_| Disconnected)
+    }
 }

@@ -1,17 +1,16 @@
-//! The MQTT 5 implementation of [`super::link`].
+//! What is particular to MQTT 5: the options of rumqttc's client, and its packets.
 
 use std::time::Duration;
 
-use rumqttc_v5::mqttbytes::v5::{
-    ConnAck, LastWill, PubAck, PubRec, RetainForwardRule, SubscribeReasonCode,
-};
+use rumqttc_v5::mqttbytes::v5::{LastWill, PubAck, PubRec, RetainForwardRule, SubscribeReasonCode};
 use rumqttc_v5::{
-    AckMode, AsyncClient, Broker, BrokerSessionResumePolicy, ConnectionError, EventLoop, ManualAck,
-    MqttOptions, Outgoing, Packet, QoS, SubscribeFilterInput,
+    AckMode, AsyncClient, Broker, BrokerSessionResumePolicy, ConnectionError, Event as Polled,
+    EventLoop, ManualAck, MqttOptions, Outgoing, Packet, PublishOptions, QoS, SubscribeFilterInput,
 };
 
-use super::event::{Event, Grant, LinkError, Message, Receipt};
-use super::link::{CONNECT_SECONDS, OFFLINE, READ_BATCH, REQUEST_BATCH, REQUESTS_MAX, Silence};
+use super::event::{Event, Grant, Message, Receipt};
+use super::link::{CONNECT_SECONDS, OFFLINE, READ_BATCH, REQUEST_BATCH, REQUESTS_MAX};
+use super::link::{Disconnected, Polling, Requests, keep_alive_seconds, qos_asked};
 use super::target::SetupError;
 use super::transport::Dialer;
 use config::{Mqtt, Retained, Secret, Subscription};
@@ -22,18 +21,16 @@ pub(super) fn open(
     password: Option<&Secret>,
     dialer: Dialer,
 ) -> Result<(AsyncClient, EventLoop), SetupError> {
-    let refused = |error: &dyn std::fmt::Display| SetupError::Options(error.to_string());
-    let id = config.client_id.clone();
     let target = &dialer.target;
     let broker = if dialer.is_websocket() {
-        Broker::websocket(target.websocket_url()).map_err(|e| refused(&e))?
+        Broker::websocket(target.websocket_url()).map_err(SetupError::options)?
     } else {
         Broker::tcp(target.host.clone(), target.port)
     };
-    let mut options = MqttOptions::new(id, broker);
+    let mut options = MqttOptions::new(config.client_id.clone(), broker);
     let expiry_seconds = u32::try_from(config.session_expiry.as_secs()).unwrap_or(u32::MAX);
     options
-        .set_keep_alive(u16::try_from(config.keep_alive.as_secs()).unwrap_or(u16::MAX))
+        .set_keep_alive(keep_alive_seconds(config))
         .set_connect_timeout(Duration::from_secs(CONNECT_SECONDS))
         .set_clean_start(config.clean_start)
         .set_session_expiry_interval(Some(expiry_seconds))
@@ -71,117 +68,102 @@ pub(super) fn open(
     AsyncClient::builder(options)
         .capacity(REQUESTS_MAX)
         .try_build()
-        .map_err(|e| refused(&e))
+        .map_err(SetupError::options)
 }
 
-fn lost(error: impl Into<ConnectionError>) -> LinkError {
-    LinkError::V5(Box::new(error.into()))
-}
-
-/// The next event; `subscribe_id` is the packet id of the last SUBSCRIBE.
-pub(super) async fn next(
-    events: &mut EventLoop,
-    silence: &mut Silence,
-    subscribe_id: &mut u16,
-) -> Result<Event, LinkError> {
-    loop {
-        let packet = match events.poll().await.map_err(lost)? {
-            rumqttc_v5::Event::Incoming(packet) => packet,
-            rumqttc_v5::Event::Outgoing(Outgoing::PingReq) => {
-                silence.pinged()?;
-                // See `Silence`.
-                let answer = events.state.handle_incoming_packet(Packet::PingResp);
-                answer.map_err(lost)?;
-                continue;
-            }
-            rumqttc_v5::Event::Outgoing(Outgoing::Subscribe(id)) => {
-                *subscribe_id = id;
-                continue;
-            }
-            _ => continue,
-        };
-        match packet {
-            Packet::ConnAck(ConnAck {
-                session_present, ..
-            }) => {
-                // If only the broker has the session, rumqttc refuses to subscribe, to protect the
-                // packet ids of our own unfinished publishes, of which there are none. Resetting
-                // the local session lifts that. Nothing has been read on this connection yet, so
-                // nothing is lost.
-                if session_present {
-                    events.reset_session_state();
-                }
-                return Ok(Event::Connected { session_present });
-            }
-            Packet::Publish(publish) => {
-                let receipt = match publish.qos {
-                    QoS::AtMostOnce => None,
-                    QoS::AtLeastOnce => Some(Receipt::PubAck(publish.pkid)),
-                    QoS::ExactlyOnce => Some(Receipt::PubRec(publish.pkid)),
-                };
-                return Ok(Event::Message(Message {
-                    topic: publish.topic,
-                    payload: publish.payload,
-                    receipt,
-                    is_retained: publish.retain,
-                    is_dup: publish.dup,
-                    properties: publish
-                        .properties
-                        .map(|p| p.user_properties)
-                        .unwrap_or_default(),
-                    refused: None,
-                    sender: None,
-                    is_sender_forgotten: false,
-                    can_refuse: false,
-                }));
-            }
-            Packet::PubAck(_) => return Ok(Event::Published),
-            // The answer to an earlier one, which was sent again, says nothing more.
-            Packet::SubAck(answer) if answer.pkid == *subscribe_id => {
-                use SubscribeReasonCode as Code;
-                let grant = |code: &Code| match code {
-                    Code::Success(qos) => Grant::Qos(*qos as u8),
-                    Code::Failure | Code::Unspecified => Grant::Refused(0x80),
-                    Code::ImplementationSpecific => Grant::Refused(0x83),
-                    Code::NotAuthorized => Grant::Refused(0x87),
-                    Code::TopicFilterInvalid => Grant::Refused(0x8F),
-                    Code::PkidInUse => Grant::Refused(0x91),
-                    Code::QuotaExceeded => Grant::Refused(0x97),
-                    Code::SharedSubscriptionsNotSupported => Grant::Refused(0x9E),
-                    Code::SubscriptionIdNotSupported => Grant::Refused(0xA1),
-                    Code::WildcardSubscriptionsNotSupported => Grant::Refused(0xA2),
-                };
-                return Ok(Event::Subscribed(
-                    answer.return_codes.iter().map(grant).collect(),
-                ));
-            }
-            _ => {}
+/// What the event loop does next.
+pub(super) async fn poll(events: &mut EventLoop) -> Result<Polling, ConnectionError> {
+    Ok(match events.poll().await? {
+        Polled::Outgoing(Outgoing::PingReq) => {
+            // See `Silence`.
+            events.state.handle_incoming_packet(Packet::PingResp)?;
+            Polling::Pinged
         }
+        Polled::Outgoing(Outgoing::Subscribe(id)) => Polling::Subscribing(id),
+        Polled::Incoming(Packet::ConnAck(answer)) => {
+            // If only the broker has the session, rumqttc refuses to subscribe, to protect the
+            // packet ids of our own unfinished publishes, of which there are none. Resetting the
+            // local session lifts that. Nothing has been read on this connection yet, so nothing
+            // is lost.
+            if answer.session_present {
+                events.reset_session_state();
+            }
+            Polling::Received(Event::Connected {
+                session_present: answer.session_present,
+            })
+        }
+        Polled::Incoming(Packet::Publish(publish)) => Polling::Received(Event::Message(Message {
+            topic: publish.topic,
+            payload: publish.payload,
+            receipt: Receipt::for_qos(publish.qos, publish.pkid),
+            is_retained: publish.retain,
+            is_dup: publish.dup,
+            properties: publish
+                .properties
+                .map(|p| p.user_properties)
+                .unwrap_or_default(),
+            ..Message::default()
+        })),
+        Polled::Incoming(Packet::PubAck(_)) => Polling::Received(Event::Published),
+        Polled::Incoming(Packet::SubAck(answer)) => {
+            Polling::SubAck(answer.pkid, answer.return_codes.iter().map(grant).collect())
+        }
+        _ => Polling::Other,
+    })
+}
+
+fn grant(code: &SubscribeReasonCode) -> Grant {
+    use SubscribeReasonCode as Code;
+    match code {
+        Code::Success(qos) => Grant::Qos(*qos as u8),
+        Code::Failure | Code::Unspecified => Grant::Refused(0x80),
+        Code::ImplementationSpecific => Grant::Refused(0x83),
+        Code::NotAuthorized => Grant::Refused(0x87),
+        Code::TopicFilterInvalid => Grant::Refused(0x8F),
+        Code::PkidInUse => Grant::Refused(0x91),
+        Code::QuotaExceeded => Grant::Refused(0x97),
+        Code::SharedSubscriptionsNotSupported => Grant::Refused(0x9E),
+        Code::SubscriptionIdNotSupported => Grant::Refused(0xA1),
+        Code::WildcardSubscriptionsNotSupported => Grant::Refused(0xA2),
     }
 }
 
-/// The acknowledgement packet for a receipt.
-pub(super) fn ack(receipt: Receipt) -> ManualAck {
-    match receipt {
-        Receipt::PubAck(id) => ManualAck::PubAck(PubAck::new(id, None)),
-        Receipt::PubRec(id) => ManualAck::PubRec(PubRec::new(id, None)),
+impl Requests for AsyncClient {
+    fn ack(&self, receipt: Receipt) -> Result<(), Disconnected> {
+        let ack = match receipt {
+            Receipt::PubAck(id) => ManualAck::PubAck(PubAck::new(id, None)),
+            Receipt::PubRec(id) => ManualAck::PubRec(PubRec::new(id, None)),
+        };
+        self.try_manual_ack(ack).map_err(|_| Disconnected)
     }
-}
 
-/// The filters of all subscriptions, each with its Retain Handling option (MQTT 5 §3.8.3.1).
-pub(super) fn filters(subscriptions: &[Subscription]) -> Vec<SubscribeFilterInput> {
-    let filter = |s: &Subscription| {
-        let qos = if s.qos_asked() == 0 {
-            QoS::AtMostOnce
-        } else {
-            QoS::AtLeastOnce
+    /// Each filter has its Retain Handling option (MQTT 5 §3.8.3.1).
+    fn subscribe(&self, subscriptions: &[Subscription]) -> Result<(), Disconnected> {
+        let filter = |s: &Subscription| {
+            let rule = match s.retained {
+                Retained::Once => RetainForwardRule::OnNewSubscribe,
+                Retained::Always => RetainForwardRule::OnEverySubscribe,
+                Retained::Never => RetainForwardRule::Never,
+            };
+            SubscribeFilterInput::new(s.filter.clone(), qos_asked(s)).retain_forward_rule(rule)
         };
-        let rule = match s.retained {
-            Retained::Once => RetainForwardRule::OnNewSubscribe,
-            Retained::Always => RetainForwardRule::OnEverySubscribe,
-            Retained::Never => RetainForwardRule::Never,
-        };
-        SubscribeFilterInput::new(s.filter.clone(), qos).retain_forward_rule(rule)
-    };
-    subscriptions.iter().map(filter).collect()
+        self.try_subscribe_many(subscriptions.iter().map(filter))
+            .map_err(|_| Disconnected)
+    }
+
+    fn publish(
+        &self,
+        topic: &str,
+        payload: &[u8],
+        qos: QoS,
+        retain: bool,
+    ) -> Result<(), Disconnected> {
+        let options = PublishOptions::new(qos).retain(retain);
+        self.try_publish(topic, payload, options)
+            .map_err(|_| Disconnected)
+    }
+
+    fn disconnect(&self) -> Result<(), Disconnected> {
+        self.try_disconnect().map_err(|_| Disconnected)
+    }
 }
