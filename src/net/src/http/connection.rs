@@ -1,37 +1,25 @@
-//! The service that handles the requests of one connection, and how a connection without TLS is
-//! accepted.
+//! How the requests of one connection are answered, and how a connection without TLS is accepted.
 
 use std::convert::Infallible;
 use std::io;
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use axum::Router;
 use axum::body::{Body, Bytes, HttpBody};
 use axum::http::Request;
 use axum::response::Response;
 use http_body::{Frame, SizeHint};
+use hyper::body::Incoming;
 use tokio::net::TcpStream;
+use tokio::sync::watch;
 use tower::Service;
 
-use super::current::Current;
 use super::peer::Peer;
 use super::port::{Connection, Port};
 use super::timed_stream::TimedStream;
-
-/// Puts the time limits on the stream of a connection, whose requests the routes handle.
-pub(super) fn serve<S>(
-    connection: Arc<Connection>,
-    stream: S,
-    routes: Current,
-) -> (TimedStream<S>, Requests) {
-    connection.place.phase().start_over(connection.now_ms());
-    let times = *connection.port.times.now();
-    (
-        TimedStream::new(stream, connection.clone(), times),
-        Requests { routes, connection },
-    )
-}
 
 /// Accepts a connection without TLS, within the limits of the port.
 ///
@@ -40,39 +28,36 @@ pub(super) fn serve<S>(
 pub(super) async fn accept(
     port: &Arc<Port>,
     mut stream: TcpStream,
-    routes: Current,
-) -> io::Result<(TimedStream<TcpStream>, Requests)> {
-    let connection = port.enter(&mut stream, routes.peer).await?;
-    Ok(serve(connection, stream, routes))
+    peer: SocketAddr,
+) -> io::Result<TimedStream<TcpStream>> {
+    let connection = port.enter(&mut stream, peer).await?;
+    Ok(timed(connection, stream))
 }
 
-/// The service of one connection.
-#[derive(Clone)]
-pub(super) struct Requests {
-    routes: Current,
-    connection: Arc<Connection>,
+/// Puts the time limits on the stream of a connection.
+pub(super) fn timed<S>(connection: Arc<Connection>, stream: S) -> TimedStream<S> {
+    connection.place.phase().start_over(connection.now_ms());
+    let times = *connection.port.times.now();
+    TimedStream::new(stream, connection, times)
 }
 
-impl<B> Service<Request<B>> for Requests
-where
-    Current: Service<Request<B>, Response = Response, Error = Infallible, Future: Unpin>,
-{
-    type Response = Response<WatchedBody>;
-    type Error = Infallible;
-    type Future = Answering<<Current as Service<Request<B>>>::Future>;
-
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        self.routes.poll_ready(cx)
-    }
-
-    fn call(&mut self, mut request: Request<B>) -> Self::Future {
-        let peer = Peer::new(self.connection.clone(), request.headers());
-        request.extensions_mut().insert(peer);
-        let working = Working::begin(&self.connection);
-        Answering {
-            response: self.routes.call(request),
-            working: Some(working),
-        }
+/// The answer to a request of this connection, by the current routes.
+pub(super) fn answer(
+    connection: &Arc<Connection>,
+    routes: &watch::Receiver<Router>,
+    mut request: Request<Incoming>,
+) -> impl Future<Output = Result<Response<WatchedBody>, Infallible>> + use<> {
+    let peer = Peer::new(connection.clone(), request.headers());
+    request.extensions_mut().insert(peer);
+    let working = Working::begin(connection);
+    let mut routes = routes.borrow().clone();
+    let answered = routes.call(request);
+    async move {
+        let response = answered.await?;
+        Ok(response.map(|body| WatchedBody {
+            body,
+            _working: working,
+        }))
     }
 }
 
@@ -92,31 +77,10 @@ impl Drop for Working {
     }
 }
 
-/// The response to come.
-pub(super) struct Answering<F> {
-    response: F,
-    working: Option<Working>,
-}
-
-impl<F: Future<Output = Result<Response, Infallible>> + Unpin> Future for Answering<F> {
-    type Output = Result<Response<WatchedBody>, Infallible>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let Poll::Ready(Ok(response)) = Pin::new(&mut self.response).poll(cx) else {
-            return Poll::Pending;
-        };
-        let working = self.working.take();
-        Poll::Ready(Ok(response.map(|body| WatchedBody {
-            body,
-            _working: working,
-        })))
-    }
-}
-
 /// A response's body. While it exists, its request is in progress.
 pub(super) struct WatchedBody {
     body: Body,
-    _working: Option<Working>,
+    _working: Working,
 }
 
 impl HttpBody for WatchedBody {

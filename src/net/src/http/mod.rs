@@ -3,7 +3,6 @@
 
 pub mod access_error;
 mod connection;
-mod current;
 pub mod encoding;
 pub mod foreign;
 pub mod json_response;

@@ -6,6 +6,7 @@
 //! an error answer in plain HTTP.
 
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,8 +14,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 
-use super::connection::{Requests, serve};
-use super::current::Current;
+use super::connection::timed;
 use super::port::Port;
 use super::timed_stream::TimedStream;
 use crate::tls::{Certificates, ClientCertificate, TlsStream};
@@ -55,9 +55,9 @@ impl Secured {
     pub(super) async fn accept(
         &self,
         mut stream: TcpStream,
-        routes: Current,
-    ) -> io::Result<(TimedStream<TlsStream>, Requests)> {
-        let connection = self.port.enter(&mut stream, routes.peer).await?;
+        peer: SocketAddr,
+    ) -> io::Result<TimedStream<TlsStream>> {
+        let connection = self.port.enter(&mut stream, peer).await?;
         let limit = self.port.times.now().header_timeout;
         let shaken = tokio::select! {
             shaken = tokio::time::timeout(limit, self.shake_hands(stream)) => shaken,
@@ -70,7 +70,7 @@ impl Secured {
                     let _ = connection.client.set(client);
                 }
                 metrics::tls_handshake(port, "ok");
-                Ok(serve(connection, stream, routes))
+                Ok(timed(connection, stream))
             }
             Err(Failed(label)) => {
                 metrics::tls_handshake(port, label);

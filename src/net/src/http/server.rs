@@ -9,18 +9,18 @@ use std::time::Duration;
 
 use axum::Router;
 use hyper::server::conn::http1;
+use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::connection::{self, Requests};
-use super::current::Current;
+use super::connection;
 use super::port::Port;
 use super::secure::Secured;
+use super::timed_stream::TimedStream;
 use crate::tls::Certificates;
 
 /// Largest head of a request, and the maximum that is read ahead of a body (hyper's default is 400
@@ -76,17 +76,17 @@ pub async fn serve(
         match certificates {
             None => {
                 let port = port.clone();
-                serve_with(listener, routes, end, move |stream, routes| {
+                serve_with(listener, routes, end, move |stream, peer| {
                     let port = port.clone();
-                    async move { connection::accept(&port, stream, routes).await }
+                    async move { connection::accept(&port, stream, peer).await }
                 })
                 .await
             }
             Some(certificates) => {
                 let secured = Arc::new(Secured::new(port.clone(), certificates));
-                serve_with(listener, routes, end, move |stream, routes| {
+                serve_with(listener, routes, end, move |stream, peer| {
                     let secured = secured.clone();
-                    async move { secured.accept(stream, routes).await }
+                    async move { secured.accept(stream, peer).await }
                 })
                 .await
             }
@@ -103,10 +103,10 @@ async fn serve_with<S, A>(
     listener: TcpListener,
     routes: watch::Receiver<Router>,
     end: End,
-    accept: impl Fn(TcpStream, Current) -> A,
+    accept: impl Fn(TcpStream, SocketAddr) -> A,
 ) where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    A: Future<Output = io::Result<(S, Requests)>> + Send + 'static,
+    A: Future<Output = io::Result<TimedStream<S>>> + Send + 'static,
 {
     let connections = TaskTracker::new();
     let cut = CancellationToken::new();
@@ -119,9 +119,13 @@ async fn serve_with<S, A>(
             tokio::time::sleep(ACCEPT_AGAIN).await;
             continue;
         };
-        let routes = routes.clone();
-        let accepted = accept(stream, Current { routes, peer });
-        connections.spawn(handle(accepted, end.token.clone(), cut.clone()));
+        let accepted = accept(stream, peer);
+        connections.spawn(handle(
+            accepted,
+            routes.clone(),
+            end.token.clone(),
+            cut.clone(),
+        ));
     }
     // From now on connections are refused, unless another server has the socket.
     drop(listener);
@@ -137,23 +141,25 @@ async fn serve_with<S, A>(
 /// Handles the requests of a connection. At the end of the port (`ended`) the current one is the
 /// last; `cut` ends it too.
 async fn handle<S>(
-    accepted: impl Future<Output = io::Result<(S, Requests)>>,
+    accepted: impl Future<Output = io::Result<TimedStream<S>>>,
+    routes: watch::Receiver<Router>,
     ended: CancellationToken,
     cut: CancellationToken,
 ) where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     // Who refuses a connection counts it.
-    let Ok((stream, requests)) = accepted.await else {
+    let Ok(stream) = accepted.await else {
         return;
     };
+    let connection = stream.connection().clone();
     let mut http1 = http1::Builder::new();
     http1
         .timer(TokioTimer::new())
         .header_read_timeout(HYPER_HEADER_TIMEOUT)
         .max_buf_size(READ_BUFFER_BYTES_MAX);
-    let requests = TowerToHyperService::new(requests);
-    let served = http1.serve_connection(TokioIo::new(stream), requests);
+    let answer = service_fn(|request| connection::answer(&connection, &routes, request));
+    let served = http1.serve_connection(TokioIo::new(stream), answer);
     tokio::pin!(served);
     // A connection fails because of its peer: it has left, or sent something other than HTTP.
     tokio::select! {

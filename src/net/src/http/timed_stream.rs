@@ -60,6 +60,10 @@ impl<S> TimedStream<S> {
         }
     }
 
+    pub(super) fn connection(&self) -> &Arc<Connection> {
+        &self.connection
+    }
+
     /// Fails once the client's certificate is no longer valid, also while a request is in progress.
     fn check_client(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
         let is_revoked = |revoked: &mut Revoked| revoked.as_mut().poll(cx).is_ready();
