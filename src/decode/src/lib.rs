@@ -32,7 +32,6 @@ mod json;
 mod limits_tests;
 mod line;
 mod mapping;
-mod member_faults;
 mod names;
 #[cfg(test)]
 mod native_tests;
@@ -47,7 +46,6 @@ mod scalar;
 mod senml;
 pub mod sparkplug;
 mod split;
-mod stamp;
 mod swar;
 mod template;
 #[cfg(test)]

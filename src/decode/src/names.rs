@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use super::Context;
 use super::RejectReason;
 use super::rejects::Fault;
-use super::stamp::Stamp;
+use super::time::Stamp;
 use config::Limits;
 use model::BatchBuilder;
 use model::batch::BuildError;

@@ -12,7 +12,7 @@ use super::names;
 use super::padding::unpadded;
 use super::reading::add_value;
 use super::rejects::{Fault, Rejects};
-use super::stamp::Origin;
+use super::time::Origin;
 use super::token::{Token, is_no_value, is_number, is_zero_padded};
 use super::{Context, RejectReason};
 use config::ScalarFormat;

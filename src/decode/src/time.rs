@@ -25,14 +25,45 @@ use chrono_tz::Tz;
 
 use super::names::excerpt;
 use super::rejects::Fault;
-use super::stamp::{Origin, Stamp};
 use super::token::{Time, Token, is_no_value, is_number};
 use super::{Context, RejectReason, TsUnit, UnsetClock};
-use model::DAY_MS;
+use model::batch::BuildError;
+use model::{BatchBuilder, DAY_MS};
 
 /// 0000-01-01T00:00:00Z, less the largest offset: the earliest time of a clock that is not set. It
 /// may show the year 1, or 0 if it sends only zeros.
 const CLOCK_FROM_MS: i128 = -62_167_219_200_000 - DAY_MS as i128;
+
+/// Where the time of a reading is from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Origin {
+    /// The sender.
+    Sender,
+    /// Its receipt, because the sender gave none.
+    Receipt,
+    /// Its receipt, in place of a time that cannot be used.
+    Replaced,
+}
+
+/// The time of a reading in milliseconds since 1970, and where it is from.
+pub(super) type Stamp = (i64, Origin);
+
+impl Origin {
+    /// Commits a reading with this time.
+    pub(super) fn commit(
+        self,
+        out: &mut BatchBuilder,
+        sensor_id: &str,
+        ts_ms: i64,
+        tags: &[(&str, &str)],
+    ) -> Result<(), BuildError> {
+        out.commit(sensor_id, ts_ms, self != Origin::Sender, tags)?;
+        if self == Origin::Replaced {
+            out.note_retimed();
+        }
+        Ok(())
+    }
+}
 
 /// A value in the place of a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -15,12 +15,9 @@
 //! sign, `=` in a tag's value, carriage returns.
 
 mod scan;
-mod series;
 mod template;
 #[cfg(test)]
 mod tests;
-
-pub(super) use self::series::write_id;
 
 use std::borrow::Cow;
 
@@ -32,10 +29,13 @@ use super::quota::Quota;
 use super::reading::add_value;
 use super::rejects::{Fault, LeftOut, Rejects};
 use super::split::skip_between;
-use super::stamp::{Origin, Stamp};
 use super::template::Templates;
+use super::time::{Origin, Stamp};
 use super::{Context, RejectReason, time};
 use model::{BatchBuilder, ValueRef};
+
+/// Characters that are escaped with `\` in a sensor's id.
+const ID_ESCAPED: [char; 3] = ['\\', ',', '='];
 
 pub(super) fn decode(
     payload: &[u8],
@@ -477,4 +477,30 @@ fn unusable(reason: RejectReason, key: &str, literal: &str) -> Fault {
         _ => format!("{key}: {literal} is neither a number, a boolean nor a quoted text"),
     };
     Fault::new(reason, detail)
+}
+
+/// Writes a series as a sensor's id: measurement and tags as one text, with escapes, so that two
+/// series never become one sensor.
+pub(crate) fn write_id(id: &mut String, measurement: &str, tags: &[(Cow<'_, str>, Cow<'_, str>)]) {
+    id.clear();
+    push_escaped(id, measurement);
+    for (key, value) in tags {
+        id.push(',');
+        push_escaped(id, key);
+        id.push('=');
+        push_escaped(id, value);
+    }
+}
+
+/// Appends a name to a sensor's id.
+fn push_escaped(id: &mut String, text: &str) {
+    if !text.contains(ID_ESCAPED) {
+        return id.push_str(text);
+    }
+    for c in text.chars() {
+        if ID_ESCAPED.contains(&c) {
+            id.push('\\');
+        }
+        id.push(c);
+    }
 }

@@ -2,8 +2,8 @@
 
 use std::borrow::Cow;
 
+use super::push_escaped;
 use super::scan;
-use super::series::push_escaped;
 use crate::template::{Parts, TAGS_MAX, keyed, literal_end};
 use crate::{Context, names, time};
 use config::Limits;

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use serde_json::Value;
 
 use super::place::{Around, equal, find, scalar_text};
-use super::tags::Tags;
+use super::record::Tags;
 use crate::RejectReason;
 use crate::names::{self, excerpt};
 use crate::reading::add_value;

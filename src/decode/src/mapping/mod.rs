@@ -20,7 +20,6 @@ mod embedded_tests;
 mod field;
 mod place;
 mod record;
-mod tags;
 #[cfg(test)]
 mod tests;
 

@@ -7,11 +7,9 @@ use serde_json::Value;
 
 use super::field::Fields;
 use super::place::{Around, Names, Part, find, find_open, scalar_text};
-use super::tags::Tags;
 use crate::names::{self, excerpt};
 use crate::rejects::Fault;
-use crate::stamp::{Origin, Stamp};
-use crate::time::Found;
+use crate::time::{Found, Origin, Stamp};
 use crate::{Context, RejectReason, TsUnit, UnsetClock, time};
 use config::mapping::{Place, Rule, Source, TimeUnit, Values};
 use model::BatchBuilder;
@@ -247,4 +245,35 @@ fn labels(rule: &Rule, around: Around<'_, '_>, tags: &mut Tags<'_>) -> Result<()
         tags.push(name, Cow::Owned(text.to_owned()), cx)?;
     }
     Ok(())
+}
+
+/// The tags of a reading, under their stored names. For a duplicate name the first one is kept.
+#[derive(Default)]
+pub(super) struct Tags<'m> {
+    list: Vec<(Cow<'m, str>, Cow<'m, str>)>,
+}
+
+impl<'m> Tags<'m> {
+    pub(super) fn push(
+        &mut self,
+        name: &str,
+        text: Cow<'m, str>,
+        cx: &Context<'_>,
+    ) -> Result<(), Fault> {
+        names::check_text(name, &text, cx.limits)?;
+        let name = names::name(name, cx.limits)?;
+        if self.list.iter().any(|(other, _)| *other == name) {
+            return Ok(());
+        }
+        let max = cx.limits.tags_max.min(names::TAGS_MAX);
+        if self.list.len() >= max {
+            return Err(names::too_many_tags(max));
+        }
+        self.list.push((Cow::Owned(name.into_owned()), text));
+        Ok(())
+    }
+
+    pub(super) fn list(&self) -> &[(Cow<'m, str>, Cow<'m, str>)] {
+        &self.list
+    }
 }

@@ -5,8 +5,8 @@ use std::borrow::Cow;
 use super::super::names::{self, TAGS_MAX, excerpt};
 use super::super::reading::add_value;
 use super::super::rejects::{Fault, LeftOut, Rejects};
-use super::super::stamp::Origin;
 use super::super::{Context, RejectReason, line, time};
+use crate::time::Origin;
 use config::{Otlp, PointAttributes};
 use model::{BatchBuilder, ValueRef};
 

@@ -53,12 +53,11 @@ use std::borrow::Cow;
 
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::member_faults::{no_values, unusable};
+use self::values::{no_values, unusable};
 use super::names::{self, excerpt};
 use super::rejects::{Fault, LeftOut, Rejects};
 use super::split::DEPTH_MAX;
-use super::stamp::{Origin, Stamp};
-use super::time::Held;
+use super::time::{Held, Origin, Stamp};
 use super::token::{Simple, Token};
 use super::{Context, RejectReason, TsUnit, template, time};
 use config::{Native, Nested};

@@ -7,7 +7,7 @@ use crate::names::{self, TAGS_MAX, excerpt};
 use crate::quota::Quota;
 use crate::reading::add_value;
 use crate::rejects::{Fault, Rejects};
-use crate::stamp::Origin;
+use crate::time::Origin;
 use crate::{Context, RejectReason, line, time};
 use config::{PointAttributes, RemoteWrite};
 use model::{BatchBuilder, ValueRef};

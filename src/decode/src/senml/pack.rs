@@ -14,7 +14,7 @@ use crate::names::{self, excerpt};
 use crate::quota::Quota;
 use crate::reading::add_value;
 use crate::rejects::{Fault, Rejects};
-use crate::stamp::{Origin, Stamp};
+use crate::time::{Origin, Stamp};
 use crate::token::Token;
 use crate::{Context, RejectReason, TsUnit, time};
 use model::{BatchBuilder, Number, ValueRef};

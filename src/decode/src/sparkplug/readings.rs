@@ -6,7 +6,7 @@ use super::metric::{Metric, NoValue, value};
 use crate::names::{self, excerpt};
 use crate::reading::add_value;
 use crate::rejects::{Fault, Rejects};
-use crate::stamp::Stamp;
+use crate::time::Stamp;
 use crate::token::Token;
 use crate::{Context, RejectReason, TsUnit, time};
 use model::{BatchBuilder, ValueRef};

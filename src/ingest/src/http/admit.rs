@@ -23,8 +23,8 @@ use journal::admission::{Admission, AdmissionError};
 use model::Clock;
 use net::access::{Credentials, Grant, Held, Protocol};
 use net::http::access_error::AccessError;
-use net::http::payer::Payer;
 use net::http::peer::{Peer, judge, over_quota};
+use net::http::refused_body::Payer;
 use net::http::tokens::{TokenFault, identify};
 use telemetry::metrics;
 

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use decode::{LeftOut, Reject, Rejects};
 use model::ReadingBatch;
-use net::http::json_response::json;
+use net::http::json;
 
 #[derive(Debug, Serialize)]
 struct Answer<'a> {

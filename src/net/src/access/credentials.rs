@@ -9,16 +9,19 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::grant::{Grant, Proof, Protocols};
-use super::identity::{own_patterns, valid_identity};
 use super::jwt::{Claims, Jwt, JwtFault};
 use super::quota::GrantDefaults;
 use super::tokens::{Tokens, TokensError};
 use config::{Certificates as CertificateSettings, ClientIdentity};
 use model::SensorPatterns;
+use model::sensor_patterns::InvalidPattern;
 
 /// The senders of JWTs and certificates count as more than one: their issuer decides how many there
 /// are.
 const MANY_SENDERS: usize = 2;
+
+/// The longest identity: it is a key of the quotas, a tag and part of log lines.
+const IDENTITY_MAX_BYTES: usize = 128;
 
 /// What a port accepts as proof of who sends or reads.
 pub struct Credentials {
@@ -270,4 +273,16 @@ impl fmt::Debug for Credentials {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Credentials({:?}, {:?})", self.tokens, self.jwt)
     }
+}
+
+/// Whether it can be the identity in a JWT or certificate: not a pattern, printable as a word.
+pub(super) fn valid_identity(id: &str) -> bool {
+    let allowed = |b: u8| b.is_ascii_alphanumeric() || b"-_.:@/|+=".contains(&b);
+    !id.is_empty() && id.len() <= IDENTITY_MAX_BYTES && id.bytes().all(allowed)
+}
+
+/// The patterns of the sender with this identity, which replaces `{id}`.
+pub(super) fn own_patterns(texts: &[&str], id: &str) -> Result<SensorPatterns, InvalidPattern> {
+    let own: Vec<String> = texts.iter().map(|text| text.replace("{id}", id)).collect();
+    SensorPatterns::parse(own.iter().map(String::as_str))
 }

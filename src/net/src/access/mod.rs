@@ -22,7 +22,6 @@
 
 mod credentials;
 mod grant;
-mod identity;
 pub mod jwt;
 mod last_used;
 mod quota;

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use chrono::{DateTime, NaiveDate, NaiveTime};
 
+use super::credentials::{own_patterns, valid_identity};
 use super::grant::{Grant, Proof, Protocol, Protocols};
-use super::identity::{own_patterns, valid_identity};
 use super::quota::{GrantDefaults, Quota, share};
 use config::{parse_duration, parse_size};
 use model::SensorPatterns;

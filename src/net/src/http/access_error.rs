@@ -4,7 +4,7 @@ use axum::http::header::{CONNECTION, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 
-use super::json_response::json;
+use super::json;
 use crate::access::{CredentialFault, Denied, JwtFault, QuotaExceeded};
 
 /// Why a sender or reader is refused.

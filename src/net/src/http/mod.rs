@@ -5,8 +5,6 @@ pub mod access_error;
 mod connection;
 pub mod encoding;
 pub mod foreign;
-pub mod json_response;
-pub mod payer;
 pub mod peer;
 mod port;
 pub mod refused_body;
@@ -22,6 +20,11 @@ pub use self::port::{Port, PortSetter};
 pub use self::server::BindError;
 
 use std::sync::Arc;
+
+use axum::http::StatusCode;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
 
 use model::Clock;
 
@@ -49,4 +52,12 @@ pub async fn open_tls(
             .map(Some),
         None => Ok(None),
     }
+}
+
+/// A response with a JSON body.
+pub fn json(status: StatusCode, body: &impl Serialize) -> Response {
+    // Texts and numbers under fixed names: this cannot fail. If it did, the status would still be
+    // right.
+    let bytes = serde_json::to_vec(body).unwrap_or_default();
+    (status, [(CONTENT_TYPE, "application/json")], bytes).into_response()
 }

@@ -6,28 +6,51 @@
 //! answer, for senders that read it while they write. Two bodies are not read: one whose sender
 //! waits for "100 Continue", so that it need not send it; and one that the handler has waited for
 //! in vain.
+//!
+//! What arrives is charged to the sender's quota ([`Payer`]), whatever becomes of the request.
 
 use std::pin::Pin;
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::body::{Body, BodyDataStream, Bytes, HttpBody};
 use axum::extract::Request;
 use axum::http::header::{CONNECTION, EXPECT};
-use axum::http::{HeaderMap, HeaderValue};
+use axum::http::{Extensions, HeaderMap, HeaderValue};
 use axum::middleware::Next;
 use axum::response::Response;
 use futures_util::StreamExt;
 use http_body::{Frame, SizeHint};
 use tokio::sync::oneshot;
 
-use super::payer::Payer;
 use super::peer::Peer;
+use crate::access::Grant;
 
 /// How much of a refused body is discarded before the answer.
 const BEFORE_ANSWER_BYTES_MAX: u64 = 16 << 20;
 /// For how long it is discarded before the answer, and again after it.
 const DISCARD_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Who a body is charged to, once that is known; an extension of its request.
+#[derive(Debug, Clone, Default)]
+pub struct Payer(Arc<OnceLock<Arc<Grant>>>);
+
+impl Payer {
+    /// The sender pays for the body of this request.
+    pub fn set(extensions: &Extensions, sender: &Arc<Grant>) {
+        if let Some(Payer(payer)) = extensions.get() {
+            let _ = payer.set(sender.clone());
+        }
+    }
+
+    /// Part of the body has arrived.
+    fn charge(&self, bytes: usize) {
+        if let Some(grant) = self.0.get() {
+            grant.usage.charge(&grant.quota, 0, bytes);
+        }
+    }
+}
 
 /// The middleware. The handlers drop the body of a request that they refuse, wherever they are with
 /// it.

@@ -8,7 +8,7 @@ use axum::response::{IntoResponse, Response};
 
 use crate::read::ReadError;
 use net::access::{CredentialFault, Denied};
-use net::http::json_response::json;
+use net::http::json;
 use net::http::tokens::TokenFault;
 use telemetry::tail::TooManyWatchers;
 

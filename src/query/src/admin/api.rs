@@ -27,7 +27,7 @@ use crate::read::{QueryResult, ReadService};
 use model::{
     BucketStart, DAY_MS, Day, DeadLetter, FieldKinds, FieldSummary, Number, ValueRef, rfc3339,
 };
-use net::http::json_response::json;
+use net::http::json;
 use store::reading::{DeadLetterQuery, StoredDeadLetter};
 use telemetry::rejected;
 

@@ -46,7 +46,7 @@ use net::access::Credentials;
 use net::http::BindError;
 use net::http::Port;
 use net::http::PortSetter;
-use net::http::json_response::json;
+use net::http::json;
 use net::http::open_tls;
 use net::http::refused_body::discard_rest;
 use net::http::server::{self, End};

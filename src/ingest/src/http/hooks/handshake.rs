@@ -8,7 +8,7 @@ use axum::response::Response;
 use serde_json::json;
 
 use decode::RejectReason;
-use net::http::json_response::json;
+use net::http::json;
 
 pub(super) const CONFIRMATION: RejectReason = RejectReason::DestinationConfirmation;
 

@@ -23,7 +23,7 @@ use super::super::answer::first_details;
 use crate::http::error::{IngestError, RETRY_BUSY_S};
 use decode::{Reject, Rejects};
 use journal::admission::AdmissionError;
-use net::http::json_response::json;
+use net::http::json;
 
 /// The InfluxDB version whose write interface this is, for clients that query it, and the real
 /// product after it.

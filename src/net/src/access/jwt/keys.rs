@@ -15,7 +15,7 @@ use jsonwebtoken::{Algorithm, AlgorithmFamily, DecodingKey};
 use rustls_pki_types::pem::{SectionKind, from_buf};
 use serde_json::{Map, Value};
 
-use crate::access::identity::valid_identity;
+use crate::access::credentials::valid_identity;
 
 /// The largest file to read.
 const FILE_MAX_BYTES: u64 = 1 << 20;

@@ -31,7 +31,7 @@ use serde_json::{Map, Value};
 
 use self::keys::Key;
 use self::verified::Verified;
-use super::identity::{own_patterns, valid_identity};
+use super::credentials::{own_patterns, valid_identity};
 use config::{Jwt as JwtSettings, JwtAlgorithm};
 use model::SensorPatterns;
 
