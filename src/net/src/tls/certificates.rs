@@ -22,7 +22,7 @@ use tokio_rustls::rustls::server::danger::ClientCertVerifier;
 use tokio_util::sync::CancellationToken;
 
 use super::client_certificate::ClientCertificate;
-use super::x509::Facts;
+use super::x509;
 use super::{Identity, ServerSettings, ServerTls, TlsError, server};
 use config::{ClientAuth, ListenMqtt, Live, Setter, Tls, TlsVersion};
 use model::Clock;
@@ -126,7 +126,7 @@ impl Files {
             verifier,
             crl_until_s,
         } = server(settings)?;
-        let chain = Chain::of(&chain).ok_or_else(|| TlsError::Pem {
+        let chain = Chain::parse(&chain).ok_or_else(|| TlsError::Pem {
             path: self.cert.clone(),
             what: "certificate",
         })?;
@@ -247,17 +247,18 @@ struct Chain {
 }
 
 impl Chain {
-    fn of(chain: &[CertificateDer<'_>]) -> Option<Chain> {
-        let facts = chain
+    fn parse(chain: &[CertificateDer<'_>]) -> Option<Chain> {
+        let chain = chain
             .iter()
-            .map(|der| Facts::read(der))
+            .map(|der| x509::certificate(der))
             .collect::<Option<Vec<_>>>()?;
-        let broken = facts
+        let broken = chain
             .windows(2)
-            .position(|pair| pair[0].issuer != pair[1].subject);
+            .position(|pair| pair[0].issuer().as_raw() != pair[1].subject().as_raw());
+        let validity = || chain.iter().map(|certificate| certificate.validity());
         Some(Chain {
-            not_before_s: facts.iter().map(|f| f.not_before_s).max()?,
-            not_after_s: facts.iter().map(|f| f.not_after_s).min()?,
+            not_before_s: validity().map(|v| v.not_before.timestamp()).max()?,
+            not_after_s: validity().map(|v| v.not_after.timestamp()).min()?,
             broken_at: broken.map(|at| at + 1),
         })
     }

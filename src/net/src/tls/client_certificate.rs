@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio_rustls::rustls::pki_types::{CertificateDer, UnixTime};
 use tokio_rustls::rustls::server::danger::ClientCertVerifier;
 
-use super::x509::{Facts, Names};
+use super::x509;
 use config::{ClientIdentity, Live};
 use model::Clock;
 
@@ -46,13 +46,7 @@ impl ClientCertificate {
 
     /// The only name of this kind that it has; `None`: it has none or several.
     pub fn name(&self, kind: ClientIdentity) -> Option<String> {
-        let names = Names::read(&self.chain[0])?;
-        let mut names = match kind {
-            ClientIdentity::Cn => names.cn,
-            ClientIdentity::Dns => names.dns,
-            ClientIdentity::Uri => names.uri,
-        };
-        if names.len() == 1 { names.pop() } else { None }
+        x509::only_name(&x509::certificate(&self.chain[0])?, kind)
     }
 
     /// Waits until it is no longer valid.
@@ -65,8 +59,8 @@ impl ClientCertificate {
             {
                 return;
             }
-            let not_after_s =
-                Facts::read(&self.chain[0]).map_or(i64::MAX, |facts| facts.not_after_s);
+            let not_after_s = x509::certificate(&self.chain[0])
+                .map_or(i64::MAX, |own| own.validity().not_after.timestamp());
             let left_ms = not_after_s
                 .saturating_add(1)
                 .saturating_mul(1000)

@@ -313,7 +313,7 @@ fn client_verifier(
     let roots = roots_of(ca, cas.clone())?;
     let fault = settings.client_crl.and_then(|path| {
         let algorithms = provider.signature_verification_algorithms.all;
-        let fault = revocation::check(&crls, &cas, &roots, algorithms).err()?;
+        let fault = revocation::check(&crls, &cas, algorithms).err()?;
         let path = path.to_owned();
         Some(TlsError::Crl { path, fault })
     });

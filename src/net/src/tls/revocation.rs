@@ -2,12 +2,11 @@
 //! verifies its signature, only when a client connects. So a wrong file would refuse every client of
 //! the CA, at a time when no one looks at it, instead of being refused itself.
 
-use tokio_rustls::rustls::RootCertStore;
 use tokio_rustls::rustls::pki_types::{
     CertificateDer, CertificateRevocationListDer, SignatureVerificationAlgorithm,
 };
 
-use super::x509::{Facts, SignedList, shown_name};
+use super::x509;
 
 /// Why every client of a CA would be refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -33,30 +32,31 @@ pub enum CrlFault {
 pub(super) fn check(
     lists: &[CertificateRevocationListDer<'_>],
     cas: &[CertificateDer<'_>],
-    roots: &RootCertStore,
     algorithms: &[&dyn SignatureVerificationAlgorithm],
 ) -> Result<(), CrlFault> {
     let lists: Vec<_> = lists
         .iter()
-        .filter_map(|list| SignedList::read(list))
+        .filter_map(|list| x509::revocation_list(list))
         .collect();
-    let cas: Vec<_> = cas.iter().filter_map(|ca| Facts::read(ca)).collect();
-    let has_issued_another =
-        |name: &[u8]| cas.iter().any(|ca| ca.issuer == name && ca.subject != name);
-    for root in &roots.roots {
-        let name = &*root.subject;
-        let of_name = || lists.iter().filter(|list| list.issuer == name);
-        if of_name().next().is_none() && !has_issued_another(name) {
-            let ca = shown_name(name);
+    let cas: Vec<_> = cas.iter().filter_map(|ca| x509::certificate(ca)).collect();
+    for ca in &cas {
+        let name = ca.subject().as_raw();
+        let of_name = || lists.iter().filter(|list| list.issuer().as_raw() == name);
+        let has_issued_another = || {
+            let mut issued = cas.iter().filter(|other| other.issuer().as_raw() == name);
+            issued.any(|other| other.subject().as_raw() != name)
+        };
+        if of_name().next().is_none() && !has_issued_another() {
+            let ca = x509::shown_name(ca.subject());
             return Err(CrlFault::Missing { ca });
         }
         // After a change of its key a CA can be there twice, under the same name.
-        let is_signed = |list: &SignedList<'_>| {
-            let mut namesakes = roots.roots.iter().filter(|other| *other.subject == *name);
-            namesakes.any(|ca| list.is_signed_by(ca, algorithms))
+        let is_signed = |list| {
+            let mut namesakes = cas.iter().filter(|other| other.subject().as_raw() == name);
+            namesakes.any(|ca| x509::is_signed_by(list, ca, algorithms))
         };
         if !of_name().all(is_signed) {
-            let ca = shown_name(name);
+            let ca = x509::shown_name(ca.subject());
             return Err(CrlFault::Signature { ca });
         }
     }

@@ -14,6 +14,13 @@ use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use jsonwebtoken::{Algorithm, AlgorithmFamily, DecodingKey};
 use rustls_pki_types::pem::{SectionKind, from_buf};
 use serde_json::{Map, Value};
+use x509_parser::oid_registry::{
+    OID_EC_P256, OID_KEY_TYPE_EC_PUBLIC_KEY, OID_NIST_EC_P384, OID_PKCS1_RSAENCRYPTION,
+    OID_SIG_ED25519,
+};
+use x509_parser::prelude::FromDer;
+use x509_parser::public_key::RSAPublicKey;
+use x509_parser::x509::SubjectPublicKeyInfo;
 
 use crate::access::credentials::valid_identity;
 
@@ -214,57 +221,25 @@ fn of_pem(bytes: &[u8]) -> Option<Vec<(Option<String>, Parsed)>> {
     (!found.is_empty()).then_some(found)
 }
 
-/// `SubjectPublicKeyInfo` (RFC 5280 §4.1): an algorithm, and the key as a bit string.
+/// `SubjectPublicKeyInfo` (RFC 5280 §4.1).
 fn of_spki(der: &[u8]) -> Result<(DecodingKey, Vec<Algorithm>), KeyFault> {
-    // `SEQUENCE { OBJECT IDENTIFIER, parameters }` without its head, RFC 8017 §A.1, RFC 5480
-    // §2.1.1, RFC 8410 §3.
-    const RSA: &[u8] = b"\x06\x09\x2a\x86\x48\x86\xf7\x0d\x01\x01\x01\x05\x00";
-    const P256: &[u8] =
-        b"\x06\x07\x2a\x86\x48\xce\x3d\x02\x01\x06\x08\x2a\x86\x48\xce\x3d\x03\x01\x07";
-    const P384: &[u8] = b"\x06\x07\x2a\x86\x48\xce\x3d\x02\x01\x06\x05\x2b\x81\x04\x00\x22";
-    const ED25519: &[u8] = b"\x06\x03\x2b\x65\x70";
-    let split = || {
-        let (body, _) = element(der, 0x30)?;
-        let (algorithm, rest) = element(body, 0x30)?;
-        let (bits, _) = element(rest, 0x03)?;
-        Some((algorithm, bits.strip_prefix(&[0])?))
-    };
-    let (algorithm, key) = split().ok_or(KeyFault::Kind)?;
-    match algorithm {
-        RSA => {
-            let modulus = element(key, 0x30)
-                .and_then(|(body, _)| element(body, 0x02))
-                .ok_or(KeyFault::Parameters)?
-                .0;
-            check_modulus(modulus)?;
-            Ok((DecodingKey::from_rsa_der(key), rsa_algorithms()))
-        }
-        P256 => of_point(key, 32).map(|key| (key, vec![Algorithm::ES256])),
-        P384 => of_point(key, 48).map(|key| (key, vec![Algorithm::ES384])),
-        ED25519 if key.len() == 32 => Ok((DecodingKey::from_ed_der(key), vec![Algorithm::EdDSA])),
-        _ => Err(KeyFault::Kind),
+    let (_, info) = SubjectPublicKeyInfo::from_der(der).map_err(|_| KeyFault::Kind)?;
+    let key = &*info.subject_public_key.data;
+    let kind = &info.algorithm.algorithm;
+    let curve = info.algorithm.parameters.and_then(|curve| curve.oid().ok());
+    if *kind == OID_PKCS1_RSAENCRYPTION {
+        let (_, parts) = RSAPublicKey::from_der(key).map_err(|_| KeyFault::Parameters)?;
+        check_modulus(parts.modulus)?;
+        Ok((DecodingKey::from_rsa_der(key), rsa_algorithms()))
+    } else if *kind == OID_SIG_ED25519 && key.len() == 32 {
+        Ok((DecodingKey::from_ed_der(key), vec![Algorithm::EdDSA]))
+    } else if *kind == OID_KEY_TYPE_EC_PUBLIC_KEY && curve == Some(OID_EC_P256) {
+        Ok((of_point(key, 32)?, vec![Algorithm::ES256]))
+    } else if *kind == OID_KEY_TYPE_EC_PUBLIC_KEY && curve == Some(OID_NIST_EC_P384) {
+        Ok((of_point(key, 48)?, vec![Algorithm::ES384]))
+    } else {
+        Err(KeyFault::Kind)
     }
-}
-
-/// The content of the DER element at the begin, which must have this tag, and what follows it.
-fn element(der: &[u8], tag: u8) -> Option<(&[u8], &[u8])> {
-    let (&first, rest) = der.split_first()?;
-    let (&length, rest) = rest.split_first()?;
-    let (length, rest) = match length {
-        0..=0x7f => (usize::from(length), rest),
-        0x81..=0x83 => {
-            let (bytes, rest) = rest.split_at_checked(usize::from(length & 0x7f))?;
-            (
-                bytes
-                    .iter()
-                    .fold(0, |sum, byte| sum << 8 | usize::from(*byte)),
-                rest,
-            )
-        }
-        _ => return None,
-    };
-    let (content, rest) = rest.split_at_checked(length)?;
-    (first == tag).then_some((content, rest))
 }
 
 fn rsa_algorithms() -> Vec<Algorithm> {
