@@ -16,6 +16,7 @@ use crate::support::openssl::Ca;
 use crate::support::raw_mqtt::connect;
 use hourbucket::app::Reloaded;
 use net::access::hash_secret;
+use telemetry::metrics;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -211,8 +212,17 @@ async fn a_revoked_certificate_is_refused_and_its_open_connections_end() {
     }
 }
 
+/// How often the HTTP port has refused a certificate for its names.
+fn without_identity() -> u64 {
+    let series = "hourbucket_auth_failures_total{port=\"http\",reason=\"no_identity\"} ";
+    let text = metrics::render();
+    let count = text.lines().find_map(|line| line.strip_prefix(series));
+    count.map_or(0, |count| count.parse().unwrap())
+}
+
 /// HTTP: by the entry; without one its own sensor; a token has no meaning.
 async fn posts_as_its_identity(rig: &InProcess, ca: &Ca) {
+    let before = without_identity();
     let [gw1, plain, two] = ["gw1", "plain", "two"].map(|name| client(ca, name));
     for (trust, token, sensor, status) in [
         (&gw1, None, "gw1-1", 200),
@@ -228,6 +238,7 @@ async fn posts_as_its_identity(rig: &InProcess, ca: &Ca) {
             "{token:?} {sensor}"
         );
     }
+    assert!(without_identity() > before, "it is counted");
     assert_eq!(
         post(
             rig,

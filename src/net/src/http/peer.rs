@@ -108,8 +108,8 @@ impl Peer {
     /// Notes the result of the check of a token, and returns it. If the token is wrong and the
     /// address is paused, the error is another one.
     ///
-    /// A request without a token counts and is logged, but is not an attempt to guess one: some
-    /// clients send each request without it first.
+    /// A request without a token or certificate counts and is logged, but is not an attempt to
+    /// guess one: some clients send each request without it first.
     fn judge<T>(&self, checked: Result<T, AccessError>) -> Result<T, AccessError> {
         let error = match checked {
             Ok(passed) => {
@@ -119,7 +119,7 @@ impl Peer {
             Err(error) => error,
         };
         let is_guess = match error {
-            AccessError::NoToken => false,
+            AccessError::NoToken | AccessError::NoIdentity => false,
             AccessError::WrongToken | AccessError::MalformedToken => true,
             AccessError::Jwt(fault) => fault.is_forged(),
             other => return Err(other),
