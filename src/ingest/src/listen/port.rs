@@ -9,6 +9,8 @@ use bytes::BytesMut;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
+use tokio::time::Instant;
+use tokio::time::error::Elapsed;
 use tokio_util::task::TaskTracker;
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -183,27 +185,38 @@ fn connection_refused(peer: SocketAddr, label: &'static str, why: &dyn std::erro
         .record();
 }
 
+/// Waits for what a connection says before its CONNACK, until the deadline. `None`: the connection
+/// has to end before, and is counted.
+async fn welcoming<T>(
+    said: impl Future<Output = T>,
+    place: &Place,
+    shared: &Shared,
+    deadline: Instant,
+) -> Option<Result<T, Elapsed>> {
+    let ended = tokio::select! {
+        said = tokio::time::timeout_at(deadline, said) => return Some(said),
+        () = shared.deps.stop.cancelled() => "stopping",
+        () = place.cut() => "evicted",
+    };
+    metrics::mqtt_direct_connect(ended);
+    None
+}
+
 /// The place of a connection behind a proxy: that of the address which the proxy names. `None`: it
 /// was refused.
 async fn behind_proxy(
     stream: &mut TcpStream,
     place: Place,
     shared: &Shared,
-    deadline: tokio::time::Instant,
+    deadline: Instant,
 ) -> Option<Place> {
     let peer = place.peer();
     let proxies = shared.connections.proxies();
     if !proxies.has_protocol() {
         return Some(place);
     }
-    let named = tokio::select! {
-        named = tokio::time::timeout_at(deadline, proxy::client(stream, peer, &proxies)) => named,
-        () = place.cut() => {
-            metrics::mqtt_direct_connect("evicted");
-            return None;
-        }
-        () = shared.deps.stop.cancelled() => return None,
-    };
+    let named = proxy::client(stream, peer, &proxies);
+    let named = welcoming(named, &place, shared, deadline).await?;
     match named.unwrap_or(Err(ProxyFault::Late)) {
         Ok(None) => Some(place),
         Ok(Some(client)) => {
@@ -233,16 +246,16 @@ async fn welcome(
     // PUBACKs are small and must not wait for one another. An error means that the device has
     // disconnected; the next read reports that.
     let _ = stream.set_nodelay(true);
-    let deadline = tokio::time::Instant::now() + shared.settings.connect_timeout;
+    let deadline = Instant::now() + shared.settings.connect_timeout;
     let Some(place) = behind_proxy(&mut stream, place, &shared, deadline).await else {
         return;
     };
     let Some(certificates) = certificates else {
         return connected(stream, None, place, shared, batchers, n, deadline).await;
     };
-    let shaken = tokio::select! {
-        shaken = tokio::time::timeout_at(deadline, certificates.accept(stream, std::future::ready(()))) => shaken,
-        () = place.cut() => return metrics::mqtt_direct_connect("evicted"),
+    let shaken = certificates.accept(stream, std::future::ready(()));
+    let Some(shaken) = welcoming(shaken, &place, &shared, deadline).await else {
+        return;
     };
     match shaken {
         Ok(Ok((stream, client))) => {
@@ -333,15 +346,13 @@ async fn connected<S: AsyncRead + AsyncWrite + Unpin>(
     shared: Arc<Shared>,
     batchers: &[mpsc::Sender<Incoming>],
     n: u64,
-    deadline: tokio::time::Instant,
+    deadline: Instant,
 ) {
     let mut buf = BytesMut::new();
     let peer = place.peer();
-    let stop = shared.deps.stop.clone();
-    let request = tokio::select! {
-        request = tokio::time::timeout_at(deadline, request(&mut stream, &mut buf)) => request,
-        () = stop.cancelled() => return metrics::mqtt_direct_connect("stopping"),
-        () = place.cut() => return metrics::mqtt_direct_connect("evicted"),
+    let request = request(&mut stream, &mut buf);
+    let Some(request) = welcoming(request, &place, &shared, deadline).await else {
+        return;
     };
     let Ok(request) = request else {
         return late(&shared, peer);

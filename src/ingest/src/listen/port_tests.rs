@@ -222,3 +222,22 @@ async fn wrong_passwords_pause_an_address_and_right_ones_pass() {
     rig.clock.advance(1000);
     assert_eq!(rig.connect("secret").await.unwrap().1, Code::Success);
 }
+
+#[tokio::test]
+async fn a_connection_that_waits_for_the_header_of_its_proxy_counts_as_stopping() {
+    let trusted = [Network::parse("127.0.0.1").unwrap()];
+    let rig = Rig::new(|settings| settings.proxies.trusted = trusted.into()).await;
+    let mut silent = TcpStream::connect(rig.addr).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    let stopped = || {
+        counted(
+            "hourbucket_mqtt_direct_connects_total",
+            "result=\"stopping\"",
+        )
+    };
+    let before = stopped();
+    drop(rig);
+    let ended = tokio::time::timeout(LONG, silent.read(&mut [0])).await;
+    assert!(!ended.expect("an end").is_ok_and(|n| n > 0));
+    assert!(stopped() - before >= 1.0);
+}
