@@ -65,7 +65,7 @@ fn read(version: Version, packet_bytes_max: usize, stream: &[u8], piece: usize) 
             let before = buf.len();
             let taken = match frames.next(&mut buf) {
                 Ok(Next::More) => break,
-                Ok(Next::OversizePacket(bytes)) => {
+                Ok(Next::Large(bytes)) => {
                     assert!(bytes <= packet_bytes_max && buf.len() == before);
                     frames.gather(bytes);
                     continue;

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!             ┌─ at most SMALL_BYTES ──────────> buffered, parsed
-//! fixed head ─┼─ at most packet_max_bytes ─────> the caller reserves room (`OversizePacket`), buffered, parsed
+//! fixed head ─┼─ at most packet_max_bytes ─────> the caller reserves room (`Large`), buffered, parsed
 //!             ├─ more, PUBLISH ────────────────> skipped as it arrives (`Oversize`); a part of it becomes a message
 //!             └─ more, any other packet ───────> error 0x95
 //! ```
@@ -49,7 +49,7 @@ pub enum Next {
     /// More bytes are needed.
     More,
     /// A packet of this size begins; continue with [`Frames::gather`].
-    OversizePacket(usize),
+    Large(usize),
     /// A PUBLISH of this size begins, above the limit; continue with [`Frames::skip`].
     Oversize(usize),
     /// A complete packet, or the kept parts of a PUBLISH that was skipped.
@@ -134,7 +134,7 @@ impl Frames {
                 };
             }
             if bytes > SMALL_BYTES {
-                return Ok(Next::OversizePacket(bytes));
+                return Ok(Next::Large(bytes));
             }
             self.state = State::Gathering(bytes);
         }
@@ -155,7 +155,7 @@ impl Frames {
         }
     }
 
-    /// Continues after [`Next::OversizePacket`]: room is reserved.
+    /// Continues after [`Next::Large`]: room is reserved.
     pub fn gather(&mut self, bytes: usize) {
         self.state = State::Gathering(bytes);
     }

@@ -71,7 +71,7 @@ fn read(
             match frames.next(&mut buf) {
                 Ok(Next::More) => break,
                 Ok(Next::Packet(packet)) => packets.push(packet),
-                Ok(Next::OversizePacket(bytes)) => {
+                Ok(Next::Large(bytes)) => {
                     assert!(bytes > SMALL_BYTES && bytes <= limits.packet_bytes_max);
                     frames.gather(bytes);
                 }
@@ -197,10 +197,10 @@ fn a_large_packet_leaves_no_large_buffer_behind() {
     stream.extend([0xc0, 0]);
     let mut frames = Frames::new(Version::V4, limits(1 << 20));
     let mut buf = BytesMut::from(&stream[..]);
-    assert_eq!(frames.next(&mut buf), Ok(Next::OversizePacket(large)));
+    assert_eq!(frames.next(&mut buf), Ok(Next::Large(large)));
     assert_eq!(
         frames.next(&mut buf),
-        Ok(Next::OversizePacket(large)),
+        Ok(Next::Large(large)),
         "not before room is reserved"
     );
     frames.gather(large);

@@ -352,7 +352,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         while self.is_ready() && !self.is_stopped_by_quota() && self.out.len() < OUT_BYTES_MAX {
             match self.frames.next(&mut self.buf).map_err(fault)? {
                 Next::More => break,
-                Next::OversizePacket(bytes) => {
+                Next::Large(bytes) => {
                     let mut room = self.shared.large.ask(&self.owner, bytes);
                     if room.is_given() {
                         self.gather(bytes, room);
