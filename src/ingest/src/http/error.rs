@@ -10,7 +10,7 @@
 //! neither path nor method: some senders have their token in the path.
 
 use axum::extract::rejection::PathRejection;
-use axum::http::header::{ACCEPT_ENCODING, CONNECTION};
+use axum::http::header::{ACCEPT_ENCODING, CONNECTION, RETRY_AFTER};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 
@@ -129,7 +129,7 @@ const DEVICE_API: &str =
 /// Seconds until the sender should try again. Queues drain within a second. A full journal waits
 /// for the store. A service that stops is replaced within seconds. A service that has failed waits
 /// for an operator or a supervisor.
-pub(super) const RETRY_BUSY_S: u64 = 1;
+const RETRY_BUSY_S: u64 = 1;
 const RETRY_FULL_S: u64 = 10;
 const RETRY_STOPPING_S: u64 = 5;
 const RETRY_BROKEN_S: u64 = 30;
@@ -223,8 +223,28 @@ impl IngestError {
         }
     }
 
+    /// The answer in the form of a protocol whose senders drop what gets one of the statuses
+    /// `dropping`: 503 with Retry-After in their place.
+    pub(super) fn answer(
+        &self,
+        dropping: &[StatusCode],
+        form: impl FnOnce(StatusCode, &str) -> Response,
+    ) -> Response {
+        let mut status = self.status();
+        if dropping.contains(&status) {
+            status = StatusCode::SERVICE_UNAVAILABLE;
+        }
+        let mut response = form(status, &self.to_string());
+        let headers = response.headers_mut();
+        self.add_headers(headers);
+        if status == StatusCode::SERVICE_UNAVAILABLE && !headers.contains_key(RETRY_AFTER) {
+            headers.insert(RETRY_AFTER, HeaderValue::from(RETRY_BUSY_S));
+        }
+        response
+    }
+
     /// Adds Retry-After, WWW-Authenticate, Accept-Encoding or Connection.
-    pub(super) fn add_headers(&self, headers: &mut HeaderMap) {
+    fn add_headers(&self, headers: &mut HeaderMap) {
         if let Some(base_s) = self.retry_after_s() {
             retry_after(headers, base_s);
         }
@@ -258,8 +278,6 @@ impl From<PathRejection> for IngestError {
 
 impl IntoResponse for IngestError {
     fn into_response(self) -> Response {
-        let mut response = refusal(self.status(), self.reason(), &self.to_string());
-        self.add_headers(response.headers_mut());
-        response
+        self.answer(&[], |status, text| refusal(status, self.reason(), text))
     }
 }

@@ -14,18 +14,18 @@ use std::sync::Arc;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{Request, State};
-use axum::http::header::{CONTENT_TYPE, RETRY_AFTER};
+use axum::http::header::CONTENT_TYPE;
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, HeaderValue, StatusCode};
+use axum::http::{HeaderMap, StatusCode};
 use axum::middleware::{Next, from_fn_with_state};
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use serde_json::json;
 
 use super::admit::{Shared, health_check, shown_sender};
 use super::answer::first_details;
-use super::error::{IngestError, RETRY_BUSY_S};
-use super::pipeline::{self, DecodeOptions, Origin};
+use super::error::IngestError;
+use super::pipeline::{self, DecodeOptions};
 use super::routes::{METRICS, with_slash};
 use decode::otlp::Encoding;
 use decode::{RejectReason, Rejects};
@@ -114,15 +114,7 @@ async fn taken(
     let decoder = shared
         .formats
         .otlp(encoding.ok_or_else(|| IngestError::NotOtlp { given: given() })?);
-    let encoding = encoding::Encoding::of(&parts.headers)?;
-    let origin = Origin::default();
-    let options = DecodeOptions {
-        decoder,
-        encoding,
-        ts_unit: None,
-        quoting: false,
-        origin,
-    };
+    let options = DecodeOptions::new(decoder, encoding::Encoding::of(&parts.headers)?);
     let sender = || shown_sender(parts);
     let (accepted, rejects) =
         pipeline::ingest(shared, parts, body, options, sender, ReadingBatch::len).await?;
@@ -182,18 +174,9 @@ pub(super) fn refuse_at(path: &str, headers: &HeaderMap, error: &IngestError) ->
 }
 
 fn refuse(encoding: Encoding, error: &IngestError) -> Response {
-    let code = match error.status() {
-        StatusCode::REQUEST_TIMEOUT => StatusCode::SERVICE_UNAVAILABLE,
-        code => code,
-    };
-    let mut response = status(encoding, code, &error.to_string());
-    error.add_headers(response.headers_mut());
-    if code == StatusCode::SERVICE_UNAVAILABLE && !response.headers().contains_key(RETRY_AFTER) {
-        response
-            .headers_mut()
-            .insert(RETRY_AFTER, HeaderValue::from(RETRY_BUSY_S));
-    }
-    response
+    error.answer(&[StatusCode::REQUEST_TIMEOUT], |code, text| {
+        status(encoding, code, text)
+    })
 }
 
 /// A `google.rpc.Status`, with gRPC status codes.
@@ -225,10 +208,5 @@ fn response(encoding: Encoding, code: StatusCode, body: Vec<u8>) -> Response {
         Encoding::Json => "application/json",
         Encoding::Protobuf => "application/x-protobuf",
     };
-    let mut response = Response::new(Body::from(body));
-    *response.status_mut() = code;
-    response
-        .headers_mut()
-        .insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
-    response
+    (code, [(CONTENT_TYPE, content_type)], body).into_response()
 }

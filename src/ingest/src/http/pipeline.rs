@@ -44,6 +44,19 @@ pub(crate) struct DecodeOptions {
     pub(super) origin: Origin,
 }
 
+impl DecodeOptions {
+    /// Without anything from the URL.
+    pub(super) fn new(decoder: Decoder, encoding: Encoding) -> DecodeOptions {
+        DecodeOptions {
+            decoder,
+            encoding,
+            ts_unit: None,
+            quoting: false,
+            origin: Origin::default(),
+        }
+    }
+}
+
 /// The origin of a body's readings, as far as the request gives it outside of the body.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Origin {

@@ -17,17 +17,17 @@ use std::sync::Arc;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{Request, State};
-use axum::http::header::{CONTENT_ENCODING, CONTENT_TYPE, RETRY_AFTER};
+use axum::http::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::middleware::{Next, from_fn_with_state};
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 
 use super::admit::{Shared, health_check, shown_sender};
 use super::answer::first_details;
-use super::error::{IngestError, RETRY_BUSY_S};
-use super::pipeline::{self, DecodeOptions, Origin};
+use super::error::IngestError;
+use super::pipeline::{self, DecodeOptions};
 use super::routes::{REMOTE_WRITE, with_slash};
 use decode::Rejects;
 use decode::remote_write::Message;
@@ -79,15 +79,7 @@ async fn taken(shared: &Shared, parts: &Parts, body: Body) -> Result<Response, I
 
 fn decode_options(shared: &Shared, headers: &HeaderMap) -> Result<DecodeOptions, IngestError> {
     let decoder = shared.formats.remote_write(message_of(headers)?);
-    let encoding = encoding_of(headers)?;
-    let origin = Origin::default();
-    Ok(DecodeOptions {
-        decoder,
-        encoding,
-        ts_unit: None,
-        quoting: false,
-        origin,
-    })
+    Ok(DecodeOptions::new(decoder, encoding_of(headers)?))
 }
 
 /// Version 1.0 without the parameter `proto`, as the specification requires, and without
@@ -122,8 +114,8 @@ fn encoding_of(headers: &HeaderMap) -> Result<Encoding, UnsupportedEncoding> {
 
 fn answer(written: usize, rejects: &Rejects) -> Response {
     let mut response = match rejects.is_empty() {
-        true => text(StatusCode::NO_CONTENT, String::new()),
-        false => text(StatusCode::BAD_REQUEST, details(rejects)),
+        true => StatusCode::NO_CONTENT.into_response(),
+        false => (StatusCode::BAD_REQUEST, details(rejects)).into_response(),
     };
     for (name, count) in [
         ("x-prometheus-remote-write-samples-written", written),
@@ -138,33 +130,10 @@ fn answer(written: usize, rejects: &Rejects) -> Response {
 }
 
 fn refuse(error: &IngestError) -> Response {
-    let status = match error.status() {
-        StatusCode::TOO_MANY_REQUESTS | StatusCode::REQUEST_TIMEOUT => {
-            StatusCode::SERVICE_UNAVAILABLE
-        }
-        status => status,
-    };
-    let mut response = text(status, error.to_string());
-    error.add_headers(response.headers_mut());
-    if status == StatusCode::SERVICE_UNAVAILABLE && !response.headers().contains_key(RETRY_AFTER) {
-        response
-            .headers_mut()
-            .insert(RETRY_AFTER, HeaderValue::from(RETRY_BUSY_S));
-    }
-    response
-}
-
-fn text(status: StatusCode, body: String) -> Response {
-    let is_empty = body.is_empty();
-    let mut response = Response::new(Body::from(body));
-    *response.status_mut() = status;
-    if !is_empty {
-        response.headers_mut().insert(
-            CONTENT_TYPE,
-            HeaderValue::from_static("text/plain; charset=utf-8"),
-        );
-    }
-    response
+    let dropping = [StatusCode::TOO_MANY_REQUESTS, StatusCode::REQUEST_TIMEOUT];
+    error.answer(&dropping, |status, text| {
+        (status, text.to_owned()).into_response()
+    })
 }
 
 /// How many were rejected and the first of them, as one line of text.

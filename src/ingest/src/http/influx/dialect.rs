@@ -12,15 +12,13 @@
 //! So overload is 503 on `/write` and 429 elsewhere, and a body that arrived too slowly is never
 //! 408, which would drop it.
 
-use axum::body::Body;
-use axum::http::header::RETRY_AFTER;
 use axum::http::{HeaderName, HeaderValue, StatusCode};
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use serde_json::json;
 
 use super::super::answer::first_details;
-use crate::http::error::{IngestError, RETRY_BUSY_S};
+use crate::http::error::IngestError;
 use decode::{Reject, Rejects};
 use journal::admission::AdmissionError;
 use net::http::json;
@@ -55,9 +53,7 @@ struct BadLine<'a> {
 
 /// Success: exactly 204, without a body.
 pub(super) fn done() -> Response {
-    let mut response = Response::new(Body::empty());
-    *response.status_mut() = StatusCode::NO_CONTENT;
-    signed(response)
+    signed(StatusCode::NO_CONTENT.into_response())
 }
 
 /// The version as JSON, with 200.
@@ -82,33 +78,20 @@ pub(super) fn v1_json(status: StatusCode, body: &serde_json::Value) -> Response 
 }
 
 fn signed(mut response: Response) -> Response {
-    response
-        .headers_mut()
-        .insert(VERSION_HEADER, HeaderValue::from_static(VERSION));
-    response
-        .headers_mut()
-        .insert(BUILD_HEADER, HeaderValue::from_static("hourbucket"));
+    let headers = response.headers_mut();
+    headers.insert(VERSION_HEADER, HeaderValue::from_static(VERSION));
+    headers.insert(BUILD_HEADER, HeaderValue::from_static("hourbucket"));
     response
 }
 
 impl Dialect {
     /// Refuses the whole request.
     pub(crate) fn refuse(self, error: &IngestError) -> Response {
-        let status = match (self, error.status()) {
-            (Dialect::V1, StatusCode::TOO_MANY_REQUESTS) => StatusCode::SERVICE_UNAVAILABLE,
-            (_, StatusCode::REQUEST_TIMEOUT) => StatusCode::SERVICE_UNAVAILABLE,
-            (_, status) => status,
+        let dropping: &[_] = match self {
+            Dialect::V1 => &[StatusCode::TOO_MANY_REQUESTS, StatusCode::REQUEST_TIMEOUT],
+            Dialect::V2 | Dialect::V3 => &[StatusCode::REQUEST_TIMEOUT],
         };
-        let mut response = self.error(status, &error.to_string(), None);
-        error.add_headers(response.headers_mut());
-        if status == StatusCode::SERVICE_UNAVAILABLE
-            && !response.headers().contains_key(RETRY_AFTER)
-        {
-            response
-                .headers_mut()
-                .insert(RETRY_AFTER, HeaderValue::from(RETRY_BUSY_S));
-        }
-        response
+        error.answer(dropping, |status, text| self.error(status, text, None))
     }
 
     /// Some lines were rejected, possibly all.

@@ -25,7 +25,7 @@ pub(super) use self::dialect::Dialect;
 use super::admit::{Shared, health_check, shown_sender};
 use super::body::{BodyLimits, receive};
 use super::error::IngestError;
-use super::pipeline::{self, DecodeOptions, Origin};
+use super::pipeline::{self, DecodeOptions};
 use super::routes::{HEALTH, PING, QUERY, WRITE_V1, WRITE_V2, WRITE_V3, with_slash};
 use decode::{Format, RejectReason, Rejects, TsUnit};
 use net::http::encoding::Encoding;
@@ -148,18 +148,12 @@ fn decode_options(dialect: Dialect, parts: &Parts) -> Result<(DecodeOptions, boo
         }
     })?;
     let all_or_nothing = dialect == Dialect::V3 && params.accept_partial == Some(false);
-    let encoding = Encoding::of(&parts.headers)?;
-    let quoting = dialect == Dialect::V3;
-    Ok((
-        DecodeOptions {
-            decoder: Format::Line.into(),
-            encoding,
-            ts_unit,
-            quoting,
-            origin: Origin::default(),
-        },
-        all_or_nothing,
-    ))
+    let options = DecodeOptions {
+        ts_unit,
+        quoting: dialect == Dialect::V3,
+        ..DecodeOptions::new(Format::Line.into(), Encoding::of(&parts.headers)?)
+    };
+    Ok((options, all_or_nothing))
 }
 
 impl Dialect {
