@@ -133,7 +133,7 @@ fn push(
             rows.push(
                 ts_ms,
                 flags,
-                schemas.of(&batch, reading.schema),
+                schemas.intern(&batch, reading.schema),
                 reading.numbers,
                 reading.payload,
             );

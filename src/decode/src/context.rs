@@ -166,7 +166,7 @@ pub enum UnsetClock {
 
 impl<'a> Context<'a> {
     /// A payload of which only the bytes are known.
-    pub fn of(decoding: &'a Decoding, received_at_ms: i64) -> Context<'a> {
+    pub fn new(decoding: &'a Decoding, received_at_ms: i64) -> Context<'a> {
         let Decoding {
             limits,
             line,
@@ -195,7 +195,7 @@ impl<'a> Context<'a> {
         Context {
             unset_clock,
             is_answered: true,
-            ..Context::of(decoding, received_at_ms)
+            ..Context::new(decoding, received_at_ms)
         }
     }
 

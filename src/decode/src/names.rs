@@ -135,6 +135,15 @@ pub(super) fn check_sensor_id(id: &str, limits: &Limits) -> Result<(), Fault> {
     Ok(())
 }
 
+/// What became of a record without a fault.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Decoded {
+    /// Its reading is committed.
+    Committed,
+    /// It has no value, so it is no reading; nothing is committed.
+    NoValue,
+}
+
 /// Commits the current reading with its tags, sorted as the batch requires: the payload's `own`
 /// tags (with unique stored names), and tags of the topic that the payload does not have.
 pub(super) fn commit(

@@ -56,7 +56,7 @@ mod tests {
         let cx = Context {
             sensor_id: Some("S"),
             field: Some("temp"),
-            ..Context::of(&decoding, NOW)
+            ..Context::new(&decoding, NOW)
         };
         let mut out = BatchBuilder::new(cx.limits.fields_max);
         let mut rejects = Rejects::new();

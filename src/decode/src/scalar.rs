@@ -8,7 +8,7 @@
 
 use std::borrow::Cow;
 
-use super::names;
+use super::names::{self, Decoded};
 use super::padding::unpadded;
 use super::reading::add_value;
 use super::rejects::{Fault, Rejects};
@@ -26,8 +26,8 @@ pub(super) fn decode(
 ) {
     out.begin();
     match reading(payload, cx, out) {
-        Ok(true) => {}
-        Ok(false) => out.abort(),
+        Ok(Decoded::Committed) => {}
+        Ok(Decoded::NoValue) => out.abort(),
         Err(fault) => {
             out.abort();
             rejects.fault(0, fault);
@@ -35,8 +35,7 @@ pub(super) fn decode(
     }
 }
 
-/// Returns whether there was a value.
-fn reading(payload: &[u8], cx: &Context<'_>, out: &mut BatchBuilder) -> Result<bool, Fault> {
+fn reading(payload: &[u8], cx: &Context<'_>, out: &mut BatchBuilder) -> Result<Decoded, Fault> {
     let limits = cx.limits;
     let missing = |reason, what| {
         Fault::new(
@@ -55,7 +54,7 @@ fn reading(payload: &[u8], cx: &Context<'_>, out: &mut BatchBuilder) -> Result<b
         Token::Int(v) => ValueRef::Int(*v),
         Token::Double(v) => ValueRef::Double(*v),
         Token::Str(v) => ValueRef::Str(v),
-        _ => return Ok(false),
+        _ => return Ok(Decoded::NoValue),
     };
     let sensor_id = cx
         .sensor_id
@@ -76,7 +75,7 @@ fn reading(payload: &[u8], cx: &Context<'_>, out: &mut BatchBuilder) -> Result<b
         &[],
         cx,
     )?;
-    Ok(true)
+    Ok(Decoded::Committed)
 }
 
 /// Applies the settings for a payload that is not clearly a number.

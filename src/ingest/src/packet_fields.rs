@@ -27,7 +27,7 @@ pub(super) fn integer(bytes: &[u8]) -> Option<(usize, &[u8])> {
 }
 
 /// The value at the beginning of these bytes, from what follows it.
-pub(super) fn of<'a>(value: &'a [u8], next: &[u8]) -> &'a [u8] {
+pub(super) fn value_before<'a>(value: &'a [u8], next: &[u8]) -> &'a [u8] {
     &value[..value.len() - next.len()]
 }
 
@@ -51,7 +51,7 @@ pub(super) fn text_property(mut properties: &[u8], wanted: u8) -> Option<&str> {
     while let Some((&id, value)) = properties.split_first() {
         let next = after_value(id, value)?;
         if id == wanted {
-            return std::str::from_utf8(of(value, next).get(2..)?).ok();
+            return std::str::from_utf8(value_before(value, next).get(2..)?).ok();
         }
         properties = next;
     }

@@ -50,7 +50,7 @@ impl Redecoded {
         self.why.as_ref().map(|(reason, _)| reason.as_str())
     }
 
-    fn of(batch: ReadingBatch, rejects: &Rejects) -> Redecoded {
+    fn new(batch: ReadingBatch, rejects: &Rejects) -> Redecoded {
         let why = rejects
             .list()
             .first()
@@ -94,14 +94,14 @@ impl Redecoder {
     /// # Errors
     /// A subscription's topic template cannot be parsed.
     pub fn new(config: &Config) -> Result<Redecoder, SetupError> {
-        Redecoder::of(
+        Redecoder::with_topics(
             &config.mqtt,
             &config.listen.mqtt.topics,
             Arc::new(config.decoding()),
         )
     }
 
-    pub(crate) fn of(
+    pub(crate) fn with_topics(
         brokers: &[Mqtt],
         devices: &[Subscription],
         decoding: Arc<Decoding>,
@@ -137,7 +137,7 @@ impl Redecoder {
     }
 
     /// Decodes a dead letter. One whose payload was truncated is always rejected.
-    pub fn read(&mut self, dead_letter: &DeadLetter) -> Redecoded {
+    pub fn redecode(&mut self, dead_letter: &DeadLetter) -> Redecoded {
         if !dead_letter.is_complete() {
             return Redecoded::rejected(
                 &dead_letter.reason,
@@ -201,7 +201,7 @@ impl Redecoder {
             ..
         } = dead_letter;
         match target.decode_again(payload, *received_at_ms, &self.formats, &self.decoding) {
-            Ok((batch, rejects)) => Redecoded::of(batch, &rejects),
+            Ok((batch, rejects)) => Redecoded::new(batch, &rejects),
             Err(error) => {
                 Redecoded::rejected(RejectReason::UnknownFormat.as_str(), error.to_string())
             }
@@ -209,7 +209,7 @@ impl Redecoder {
     }
 
     fn lines(&self, dead_letter: &DeadLetter) -> Redecoded {
-        let cx = Context::of(&self.decoding, dead_letter.received_at_ms);
+        let cx = Context::new(&self.decoding, dead_letter.received_at_ms);
         let mut out = BatchBuilder::new(cx.limits.fields_max);
         let mut rejects = Rejects::new();
         decode::decode(
@@ -219,6 +219,6 @@ impl Redecoder {
             &mut out,
             &mut rejects,
         );
-        Redecoded::of(out.finish(), &rejects)
+        Redecoded::new(out.finish(), &rejects)
     }
 }

@@ -40,7 +40,7 @@ impl FieldKinds {
     ];
 
     /// The kind of a value.
-    pub fn of(value: ValueRef<'_>) -> FieldKinds {
+    pub fn from_value(value: ValueRef<'_>) -> FieldKinds {
         match value {
             ValueRef::Double(_) | ValueRef::Int(_) => FieldKinds::NUMBER,
             ValueRef::Bool(_) => FieldKinds::BOOL,
@@ -177,7 +177,7 @@ pub fn field_kinds<'a>(
     } else {
         for (field, value) in rows.iter().flat_map(|row| row.values()) {
             let held = &mut kinds[field as usize];
-            *held = held.with(FieldKinds::of(value));
+            *held = held.with(FieldKinds::from_value(value));
         }
     }
     // A name may belong to a schema that rows no longer use.

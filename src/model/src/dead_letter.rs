@@ -53,7 +53,8 @@ impl DeadLetter {
             received_at_ms,
             source,
             topic,
-            (payload, payload.len()),
+            payload,
+            payload.len(),
             reason,
             detail,
         )
@@ -65,7 +66,8 @@ impl DeadLetter {
         received_at_ms: i64,
         source: &str,
         topic: impl Into<String>,
-        (payload, payload_bytes): (&[u8], usize),
+        payload: &[u8],
+        payload_bytes: usize,
         reason: &str,
         detail: &str,
     ) -> DeadLetter {
@@ -153,7 +155,8 @@ mod tests {
             1,
             "mqtt_direct",
             "a/b",
-            (b"12", 9),
+            b"12",
+            9,
             "payload_too_large",
             "why",
         );

@@ -93,7 +93,7 @@ impl Default for FieldSchemas {
 }
 
 impl FieldSchemas {
-    /// Starts a batch: [`FieldSchemas::of`] then accepts only schemas of this batch.
+    /// Starts a batch: [`FieldSchemas::intern`] then accepts only schemas of this batch.
     pub fn begin(&mut self, batch: &ReadingBatch) {
         self.of_batch.clear();
         self.of_batch.resize(batch.schema_count(), None);
@@ -103,7 +103,7 @@ impl FieldSchemas {
     }
 
     /// The schema for an index of [`super::ReadingRef::schema`].
-    pub fn of(&mut self, batch: &ReadingBatch, index: u32) -> &Arc<FieldSchema> {
+    pub fn intern(&mut self, batch: &ReadingBatch, index: u32) -> &Arc<FieldSchema> {
         let names = &mut self.names;
         let table = &mut self.table;
         let bytes = &mut self.bytes;
@@ -222,7 +222,7 @@ mod tests {
             schemas.begin(batch);
             batch
                 .iter()
-                .map(|(_, r)| schemas.of(batch, r.schema).clone())
+                .map(|(_, r)| schemas.intern(batch, r.schema).clone())
                 .collect()
         };
         let a = all(&a);
@@ -255,7 +255,7 @@ mod tests {
             schemas.begin(&batch);
             let all: Vec<_> = batch
                 .iter()
-                .map(|(_, r)| schemas.of(&batch, r.schema).clone())
+                .map(|(_, r)| schemas.intern(&batch, r.schema).clone())
                 .collect();
             held.push(all[0].clone());
             schemas.end();

@@ -29,10 +29,10 @@ pub enum Owner {
 
 impl Owner {
     /// Without a grant, the address is the owner.
-    pub fn of(grant: Option<&Grant>, ip: IpAddr) -> Owner {
+    pub fn identify(grant: Option<&Grant>, ip: IpAddr) -> Owner {
         match grant {
             Some(grant) => Owner::Token(grant.id.clone()),
-            None => Owner::Address(AddressKey::of(ip)),
+            None => Owner::Address(AddressKey::new(ip)),
         }
     }
 }
@@ -148,7 +148,7 @@ mod tests {
     #[test]
     fn an_address_is_an_owner_only_without_a_token() {
         let of = |id: Option<&str>, ip: &str| {
-            Owner::of(id.map(Grant::unlimited).as_ref(), ip.parse().unwrap())
+            Owner::identify(id.map(Grant::unlimited).as_ref(), ip.parse().unwrap())
         };
         assert_eq!(of(Some("a"), "192.0.2.1"), of(Some("a"), "192.0.2.2"));
         assert_ne!(of(Some("a"), "192.0.2.1"), of(Some("b"), "192.0.2.1"));

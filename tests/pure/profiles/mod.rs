@@ -30,7 +30,7 @@ fn listed_with(config: &Config, profile: &str, topic: &str, payload: &str) -> Ve
     let sensor_id = (profile == "thingsboard-telemetry" && topic.is_empty()).then_some("token-7");
     let cx = Context {
         sensor_id,
-        ..Context::of(&decoding, NOW_MS)
+        ..Context::new(&decoding, NOW_MS)
     };
     let mut out = BatchBuilder::new(config.limits.fields_max);
     let mut rejects = Rejects::new();

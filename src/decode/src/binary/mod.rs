@@ -178,7 +178,7 @@ impl<'a, 'de, S: Source<'de>> Walk<'a, 'de, S> {
             self.index += 1;
             return self.items.finish(Head::Map(len)).map(drop);
         }
-        native::read(&mut self.items, len, &mut self.decoder)?;
+        native::read_reading(&mut self.items, len, &mut self.decoder)?;
         match self.decoder.finish(true) {
             Ok(()) => {
                 self.quota.took();

@@ -12,7 +12,7 @@ use crate::token::Token;
 ///
 /// # Errors
 /// The map is not well-formed. Other faults are kept for [`ReadingDecoder::finish`].
-pub(super) fn read<'de, S: Source<'de>>(
+pub(super) fn read_reading<'de, S: Source<'de>>(
     items: &mut Items<'de, S>,
     len: Option<u64>,
     reading: &mut ReadingDecoder<'_, 'de>,

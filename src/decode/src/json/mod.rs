@@ -155,12 +155,12 @@ impl<'de> Elements<'de> for Readings<'_, 'de> {
     const WHAT: &'static str = "reading";
 
     fn parse(&mut self, bytes: &'de [u8]) -> serde_json::Result<usize> {
-        match native::read(bytes, false, &mut self.decoder) {
+        match native::read_reading(bytes, false, &mut self.decoder) {
             // The exact way cannot succeed with a truncated payload.
             Err(e) if !e.is_eof() => {}
             result => return result,
         }
-        let n = native::read(bytes, true, &mut self.decoder)?;
+        let n = native::read_reading(bytes, true, &mut self.decoder)?;
         // The exact way does not check the depth of the members that it skips.
         if split::extent(&bytes[..n], Within::Stream).depth > DEPTH_MAX {
             return Err(Error::custom("too deep"));

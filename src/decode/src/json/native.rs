@@ -21,7 +21,7 @@ use crate::token::Token;
 /// # Errors
 /// The fault in the JSON; or, unless `exact`, that a number must be parsed the exact way. Other
 /// faults are kept for [`ReadingDecoder::finish`].
-pub(super) fn read<'de>(
+pub(super) fn read_reading<'de>(
     bytes: &'de [u8],
     exact: bool,
     reading: &mut ReadingDecoder<'_, 'de>,

@@ -276,7 +276,7 @@ impl<'b, 'x, 'a> Scan<'b, 'x, 'a> {
     }
 
     fn member(&mut self, key: &'b str) -> Option<()> {
-        match Role::of(Part::Reading, key, self.decoder.native()) {
+        match Role::classify(Part::Reading, key, self.decoder.native()) {
             Role::SensorId => {
                 self.sensor = true;
                 self.slot(Slot::Sensor)

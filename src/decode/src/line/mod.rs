@@ -99,7 +99,7 @@ struct LineNumbers {
 }
 
 impl LineNumbers {
-    fn of(&mut self, bytes: &[u8], at: usize) -> usize {
+    fn count_to(&mut self, bytes: &[u8], at: usize) -> usize {
         self.line += scan::newlines(&bytes[self.at..at]);
         self.at = at;
         self.line
@@ -174,7 +174,7 @@ impl<'a, 't> Walk<'a, 't> {
                 None => break,
                 Some(b'#') => scan::newline(bytes, begin),
                 Some(_) if quota.is_used_up() => {
-                    quota.refuse(lines.of(bytes, begin));
+                    quota.refuse(lines.count_to(bytes, begin));
                     scan::line_end(bytes, begin)
                 }
                 Some(_) => match self.reading(begin) {
@@ -184,7 +184,7 @@ impl<'a, 't> Walk<'a, 't> {
                     }
                     Err(fault) => {
                         self.out.abort();
-                        let line = lines.of(bytes, begin);
+                        let line = lines.count_to(bytes, begin);
                         let is_listed = !rejects.is_full();
                         let detail = if is_listed {
                             format!("line {}: {}", line + 1, fault.detail)
@@ -264,7 +264,7 @@ impl<'a, 't> Walk<'a, 't> {
         let stored = |raw: Cow<'t, str>| Some((raw.clone(), names::stored(raw, limits).ok()?));
         let keys = keys.into_iter().map(stored).collect::<Option<Vec<_>>>();
         let template = keys.and_then(|keys| {
-            Template::of(&template::Line {
+            Template::learn(&template::Line {
                 text: self.text,
                 begin,
                 slots: &self.slots,
@@ -282,7 +282,7 @@ impl<'a, 't> Walk<'a, 't> {
     fn series(&mut self, at: usize) -> Result<usize, Fault> {
         let text = self.text;
         let bytes = self.text.as_bytes();
-        let word = Word::read(text, at, &MEASUREMENT);
+        let word = Word::scan(text, at, &MEASUREMENT);
         self.measurement = word.text(&MEASUREMENT);
         if word.raw.is_empty() {
             return Err(bad("the measurement is missing"));
@@ -290,7 +290,7 @@ impl<'a, 't> Walk<'a, 't> {
         let tags_max = self.cx.limits.tags_max.min(names::TAGS_MAX);
         let mut at = word.end;
         while bytes.get(at) == Some(&b',') {
-            let key = Word::read(text, at + 1, &TAG_KEY);
+            let key = Word::scan(text, at + 1, &TAG_KEY);
             if bytes.get(key.end) != Some(&b'=') || key.raw.is_empty() {
                 let detail = format!(
                     "after {} a tag is expected, as name=value",
@@ -298,7 +298,7 @@ impl<'a, 't> Walk<'a, 't> {
                 );
                 return Err(bad(detail));
             }
-            let value = Word::read(text, key.end + 1, &TAG_VALUE);
+            let value = Word::scan(text, key.end + 1, &TAG_VALUE);
             if value.raw.is_empty() {
                 return Err(bad(format!("the tag {} has no value", excerpt(key.raw))));
             }
@@ -337,7 +337,7 @@ impl<'a, 't> Walk<'a, 't> {
         }
         let mut too_long = None;
         loop {
-            let key = Word::read(text, at, &FIELD_KEY);
+            let key = Word::scan(text, at, &FIELD_KEY);
             if bytes.get(key.end) != Some(&b'=') || key.raw.is_empty() {
                 return Err(bad(format!(
                     "{} is not a field; expected name=value",

@@ -52,7 +52,7 @@ pub(super) struct Word<'t> {
 
 impl<'t> Word<'t> {
     /// The word at `start`; empty if it ends immediately.
-    pub(super) fn read(text: &'t str, start: usize, kind: &Kind) -> Word<'t> {
+    pub(super) fn scan(text: &'t str, start: usize, kind: &Kind) -> Word<'t> {
         let bytes = text.as_bytes();
         let mut end = start;
         let mut has_escapes = false;

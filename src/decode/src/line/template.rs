@@ -63,7 +63,7 @@ pub(super) struct Line<'l, 't> {
 
 impl Template {
     /// The template of a line that was just committed; `None` if the line is too large.
-    pub(super) fn of(line: &Line<'_, '_>) -> Option<Template> {
+    pub(super) fn learn(line: &Line<'_, '_>) -> Option<Template> {
         if line.keys.len() > TAGS_MAX {
             return None;
         }

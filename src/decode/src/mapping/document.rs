@@ -51,7 +51,7 @@ pub(super) enum Found {
 }
 
 /// Passes each message to `take`, or the fault found in its place.
-pub(super) fn read(payload: &[u8], mut take: impl FnMut(Found)) {
+pub(super) fn read_documents(payload: &[u8], mut take: impl FnMut(Found)) {
     match payload.get(skip_space(payload, 0)) {
         None | Some(b'[' | b'{') => {
             let parsed = None;

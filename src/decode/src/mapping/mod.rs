@@ -31,6 +31,7 @@ use self::document::{Found, Message};
 use self::embedded::{Documents, Scope};
 use self::place::{Names, Part, holds};
 use self::record::Case;
+use super::names::Decoded;
 use super::quota::Quota;
 use super::rejects::Fault;
 use super::topic::{Captured, TopicTemplate};
@@ -98,12 +99,12 @@ impl Mapper {
             let documents = Documents::new();
             let scope = Scope::new(&documents);
             let part = Part::new(&array.value, &scope);
-            if let Some(found) = self.rule(part, topic, true) {
-                run.matched(&array, part, found, false);
+            if let Some((rule, captured)) = self.rule(part, topic, true) {
+                run.matched(&array, part, rule, captured, false);
                 return run.close();
             }
         }
-        document::read(payload, |found| match found {
+        document::read_documents(payload, |found| match found {
             Found::Message { message, guessed } => run.message(&message, guessed),
             Found::Fault(fault) => run.reject(fault),
             Found::FaultBefore(fault) => run.rejects.fault(run.index, fault),
@@ -197,7 +198,7 @@ impl Mapper {
             found = rule(&array, true);
         }
         if found.is_none() {
-            document::read(payload, |message| {
+            document::read_documents(payload, |message| {
                 if let (None, Found::Message { message, .. }) = (found, message) {
                     found = rule(&message, false);
                 }
@@ -248,8 +249,8 @@ impl Run<'_, '_> {
         let documents = Documents::new();
         let scope = Scope::new(&documents);
         let part = Part::new(&message.value, &scope);
-        if let Some(found) = mapper.rule(part, self.topic, false) {
-            return self.matched(message, part, found, guessed);
+        if let Some((rule, captured)) = mapper.rule(part, self.topic, false) {
+            return self.matched(message, part, rule, captured, guessed);
         }
         let name = mapper.name();
         let hint = mapper.expected_topics(self.topic.is_none());
@@ -261,7 +262,8 @@ impl Run<'_, '_> {
         &mut self,
         message: &Message,
         part: Part<'_>,
-        (rule, captured): (&Rule, Option<Captured<'_>>),
+        rule: &Rule,
+        captured: Option<Captured<'_>>,
         guessed: bool,
     ) {
         if rule.skip {
@@ -365,9 +367,9 @@ impl Run<'_, '_> {
             };
         }
         self.out.begin();
-        match record::read(case, names, record, self.cx, self.out) {
-            Ok(true) => self.quota.took(),
-            Ok(false) => {
+        match record::decode_record(case, names, record, self.cx, self.out) {
+            Ok(Decoded::Committed) => self.quota.took(),
+            Ok(Decoded::NoValue) => {
                 self.out.abort();
                 if let Some(fault) = record.scope.take_fault() {
                     return self.reject(fault);

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::field::Fields;
 use super::place::{Around, Names, Part, find, find_open, scalar_text};
-use crate::names::{self, excerpt};
+use crate::names::{self, Decoded, excerpt};
 use crate::rejects::Fault;
 use crate::time::{Found, Origin, Stamp};
 use crate::{Context, RejectReason, TsUnit, UnsetClock, time};
@@ -26,14 +26,14 @@ pub(super) struct Case<'r, 'm> {
     pub(super) ambiguous: &'r [(&'m Value, &'m str)],
 }
 
-/// Decodes a record into the builder's current reading and commits it; false if no value is left.
-pub(super) fn read<'m>(
+/// Decodes a record into the builder's current reading, and commits it if a value is left.
+pub(super) fn decode_record<'m>(
     case: Case<'_, 'm>,
     names: &Names<'m>,
     record: Part<'m>,
     cx: &Context<'_>,
     out: &mut BatchBuilder,
-) -> Result<bool, Fault> {
+) -> Result<Decoded, Fault> {
     let Case { rule, message, .. } = case;
     let around = Around {
         names,
@@ -52,7 +52,7 @@ pub(super) fn read<'m>(
     values(rule, around, &mut fields)?;
     also(rule, around, &mut fields)?;
     if out.value_count() == 0 {
-        return Ok(false);
+        return Ok(Decoded::NoValue);
     }
     let sensor_id = match &rule.id[..] {
         [] if names.guessed && !names.has_key("sensor_id") => None,
@@ -76,7 +76,7 @@ pub(super) fn read<'m>(
         return Err(fault);
     }
     names::commit(out, &sensor_id, stamp, tags.list(), cx)?;
-    Ok(true)
+    Ok(Decoded::Committed)
 }
 
 /// Adds the values to the reading.

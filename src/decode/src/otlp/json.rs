@@ -75,7 +75,7 @@ pub(super) fn message(error: &Error) -> String {
     error.to_string().chars().take(MESSAGE_CHARS_MAX).collect()
 }
 
-pub(super) fn read(payload: &str, points: &mut Points<'_>) -> Result<(), Error> {
+pub(super) fn read_request(payload: &str, points: &mut Points<'_>) -> Result<(), Error> {
     let request: Request<'_> = object(Some(serde_json::from_str(payload)?))?;
     each(request.resource_metrics, &mut |raw| {
         let metrics: ResourceMetrics<'_> = object(Some(raw))?;

@@ -50,13 +50,13 @@ pub(super) fn decode(
     let mark = out.mark();
     let mut points = Points::new(otlp, cx, out, rejects);
     let malformed = match (encoding, std::str::from_utf8(payload)) {
-        (Encoding::Protobuf, _) => proto::read(payload, &mut points).map_err(|e| {
+        (Encoding::Protobuf, _) => proto::read_request(payload, &mut points).map_err(|e| {
             (
                 RejectReason::InvalidProtobuf,
                 format!("not an ExportMetricsServiceRequest: {e}"),
             )
         }),
-        (Encoding::Json, Ok(text)) => json::read(text, &mut points).map_err(|e| {
+        (Encoding::Json, Ok(text)) => json::read_request(text, &mut points).map_err(|e| {
             (
                 RejectReason::InvalidJson,
                 format!("not an ExportMetricsServiceRequest: {}", json::message(&e)),

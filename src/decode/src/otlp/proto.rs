@@ -15,7 +15,7 @@ pub(super) enum InvalidRequest {
     BeforeOtlp0_15,
 }
 
-pub(super) fn read(payload: &[u8], points: &mut Points<'_>) -> Result<(), InvalidRequest> {
+pub(super) fn read_request(payload: &[u8], points: &mut Points<'_>) -> Result<(), InvalidRequest> {
     for field in Fields::new(payload) {
         if let (1, resource_metrics) = field? {
             read_resource(resource_metrics.bytes()?, points)?;

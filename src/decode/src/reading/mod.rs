@@ -158,7 +158,8 @@ impl<'a, 'de> ReadingDecoder<'a, 'de> {
             self.unstored.clear();
             self.unnamed = 0;
             let native = self.cx.native;
-            let is_loose = |key: &str| Role::of(Part::Reading, key, native) == Role::LooseValue;
+            let is_loose =
+                |key: &str| Role::classify(Part::Reading, key, native) == Role::LooseValue;
             self.unstored.extend(
                 self.keys
                     .iter()
@@ -282,7 +283,7 @@ impl<'a, 'de> ReadingDecoder<'a, 'de> {
                 ),
             )
         } else {
-            let role = Role::of(object.part, &key, self.cx.native);
+            let role = Role::classify(object.part, &key, self.cx.native);
             self.keys.push((hash, key));
             Some(role)
         }

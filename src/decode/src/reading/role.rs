@@ -36,7 +36,7 @@ pub(crate) enum Role {
 
 impl Role {
     /// The role of a key in an object.
-    pub(crate) fn of(part: Part, key: &str, native: &Native) -> Role {
+    pub(crate) fn classify(part: Part, key: &str, native: &Native) -> Role {
         match (part, key) {
             (Part::Values, _) => Role::Value,
             (Part::Tags, _) => Role::Tag,

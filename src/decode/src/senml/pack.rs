@@ -34,7 +34,7 @@ enum Base<T> {
 
 impl<T> Base<T> {
     /// Converts the value of the record with this index; the first fault is kept.
-    fn of(given: Result<T, Fault>, index: usize, first: &mut Option<Fault>) -> Base<T> {
+    fn take(given: Result<T, Fault>, index: usize, first: &mut Option<Fault>) -> Base<T> {
         match given {
             Ok(value) => Base::Is(value),
             Err(fault) => {
@@ -194,22 +194,23 @@ impl<'a, 'de> Pack<'a, 'de> {
         let mut first = None;
         let lost = self.index;
         if let Some(item) = record.take(Label::BaseName) {
-            self.base_name = Base::of(text(Label::BaseName, item), lost, &mut first);
+            self.base_name = Base::take(text(Label::BaseName, item), lost, &mut first);
             if let (None, Base::Is(name)) = (&self.first_name, &self.base_name) {
                 self.first_name = Some(name.clone());
             }
         }
         if let Some(item) = record.take(Label::BaseTime) {
-            self.base_time_us = Base::of(micros(Label::BaseTime, &item), lost, &mut first);
+            self.base_time_us = Base::take(micros(Label::BaseTime, &item), lost, &mut first);
         }
         if let Some(item) = record.take(Label::BaseUnit) {
-            self.base_unit = Base::of(text(Label::BaseUnit, item).map(Some), lost, &mut first);
+            self.base_unit = Base::take(text(Label::BaseUnit, item).map(Some), lost, &mut first);
         }
         if let Some(item) = record.take(Label::BaseValue) {
-            self.base_value = Base::of(number(Label::BaseValue, &item).map(Some), lost, &mut first);
+            self.base_value =
+                Base::take(number(Label::BaseValue, &item).map(Some), lost, &mut first);
         }
         if let Some(item) = record.take(Label::BaseSum) {
-            self.base_sum = Base::of(number(Label::BaseSum, &item).map(Some), lost, &mut first);
+            self.base_sum = Base::take(number(Label::BaseSum, &item).map(Some), lost, &mut first);
         }
         first.map_or(Ok(()), Err)
     }

@@ -106,7 +106,7 @@ impl Births {
         self.definitions[found].datatype
     }
 
-    /// Appends the births as bytes, for [`Births::read`].
+    /// Appends the births as bytes, for [`Births::parse`].
     pub(super) fn write(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&(self.definitions.len() as u32).to_le_bytes());
         for Definition { name, datatype } in &self.definitions {
@@ -122,7 +122,7 @@ impl Births {
     }
 
     /// Reads births; `None` if they are invalid.
-    pub(super) fn read(from: &mut Source<'_>) -> Option<Births> {
+    pub(super) fn parse(from: &mut Source<'_>) -> Option<Births> {
         let mut definitions = Vec::new();
         for _ in 0..from.u32()? {
             let name = from.text()?;

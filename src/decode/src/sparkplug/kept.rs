@@ -64,10 +64,10 @@ impl Sparkplug {
 fn read_node(rest: &mut Source<'_>) -> Option<(Box<str>, Node)> {
     let id = rest.text()?;
     let bd_seq = Some(rest.u64()?).filter(|seq| *seq != NO_BD_SEQ);
-    let own = Births::read(rest)?;
+    let own = Births::parse(rest)?;
     let mut devices = HashMap::new();
     for _ in 0..rest.u32()? {
-        devices.insert(rest.text()?, Births::read(rest)?);
+        devices.insert(rest.text()?, Births::parse(rest)?);
     }
     Some((
         id,

@@ -24,7 +24,7 @@ pub(super) struct Payload<'a> {
 
 impl<'a> Payload<'a> {
     /// Parses a message.
-    pub(super) fn read(bytes: &'a [u8]) -> Result<Payload<'a>, Malformed> {
+    pub(super) fn parse(bytes: &'a [u8]) -> Result<Payload<'a>, Malformed> {
         let mut payload = Payload::default();
         for field in Fields::new(bytes) {
             match field? {
@@ -65,7 +65,7 @@ pub(super) struct Metric<'a> {
 }
 
 impl<'a> Metric<'a> {
-    pub(super) fn read(bytes: &'a [u8]) -> Result<Metric<'a>, Malformed> {
+    pub(super) fn parse(bytes: &'a [u8]) -> Result<Metric<'a>, Malformed> {
         let mut metric = Metric::default();
         for field in Fields::new(bytes) {
             match field? {

@@ -205,7 +205,7 @@ impl Sparkplug {
                 return None;
             }
         };
-        let payload = match Payload::read(payload) {
+        let payload = match Payload::parse(payload) {
             Ok(payload) => payload,
             Err(e) => {
                 rejects.push(
@@ -426,7 +426,7 @@ fn bd_seq(payload: &Payload<'_>) -> Option<u64> {
     let metrics = payload
         .metrics
         .iter()
-        .filter_map(|bytes| Metric::read(bytes).ok());
+        .filter_map(|bytes| Metric::parse(bytes).ok());
     metrics
         .filter(|metric| metric.name().is_ok_and(|name| name == Some(BD_SEQ)))
         .find_map(|metric| metric.whole())
@@ -438,7 +438,7 @@ fn birth<'a>(payload: &Payload<'a>, gathered: &mut Gathered<'_, 'a>) -> (Births,
     let mut bd_seq = None;
     for (index, bytes) in gathered.limited(&payload.metrics) {
         let result = (|| {
-            let metric = Metric::read(bytes).map_err(malformed)?;
+            let metric = Metric::parse(bytes).map_err(malformed)?;
             let Some(name) = metric.name()? else {
                 return Err(Fault::new(
                     RejectReason::InvalidSparkplug,
@@ -480,7 +480,7 @@ fn data<'a>(
     index: usize,
     gathered: &mut Gathered<'_, 'a>,
 ) -> Result<(), NoValue> {
-    let metric = Metric::read(bytes).map_err(|e| NoValue::Fault(malformed(e)))?;
+    let metric = Metric::parse(bytes).map_err(|e| NoValue::Fault(malformed(e)))?;
     let (name, datatype) = match (metric.name().map_err(NoValue::Fault)?, metric.alias) {
         (Some(name), _) => (name, node.and_then(|node| node.datatype(device, name))),
         (None, Some(alias)) => match node.and_then(|node| node.definition(device, alias)) {

@@ -266,8 +266,8 @@ fn the_rebirth_command_matches_the_specification() {
     );
     let rebirth = rebirth.unwrap();
     assert_eq!(rebirth.topic, "spBv1.0/My Group/NCMD/N 1");
-    let read = Payload::read(&rebirth.payload).unwrap();
-    let metric = Metric::read(read.metrics[0]).unwrap();
+    let read = Payload::parse(&rebirth.payload).unwrap();
+    let metric = Metric::parse(read.metrics[0]).unwrap();
     assert_eq!((read.timestamp, read.metrics.len()), (Some(NOW as u64), 1));
     assert_eq!(
         (metric.name().unwrap(), metric.datatype),

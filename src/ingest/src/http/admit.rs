@@ -124,7 +124,7 @@ impl Shared {
         parts: &Parts,
         body: &mut ReceivedBody,
     ) -> Result<Option<Held>, IngestError> {
-        let peer = Peer::of(&parts.extensions);
+        let peer = Peer::find(&parts.extensions);
         let sender = &mut body.held.sender;
         let newest = self.newest.now();
         if let (Some(grant), Some(newest)) = (&mut *sender, &*newest) {
@@ -229,7 +229,7 @@ pub(super) async fn admit(
     request: Request,
     next: Next,
 ) -> Response {
-    match shared.admit(Peer::of(request.extensions()), |credentials| {
+    match shared.admit(Peer::find(request.extensions()), |credentials| {
         credentials.check(request.headers())
     }) {
         Ok(sender) => sender.run(request, next).await,
@@ -313,7 +313,7 @@ impl Sender {
     }
 
     /// The sender of an admitted request.
-    pub(super) fn of(parts: &Parts) -> Option<&Arc<Grant>> {
+    pub(super) fn find(parts: &Parts) -> Option<&Arc<Grant>> {
         parts
             .extensions
             .get::<Sender>()
@@ -330,5 +330,5 @@ pub(super) fn shown_sender(parts: &Parts) -> String {
             .map_or(UNMATCHED, |path| path.as_str())
             .to_owned()
     };
-    Sender::of(parts).map_or_else(route, |grant| grant.id.to_string())
+    Sender::find(parts).map_or_else(route, |grant| grant.id.to_string())
 }

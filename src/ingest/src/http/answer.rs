@@ -39,7 +39,7 @@ pub(super) struct Accepted {
 }
 
 impl Accepted {
-    pub(super) fn of(batch: &ReadingBatch) -> Accepted {
+    pub(super) fn count(batch: &ReadingBatch) -> Accepted {
         Accepted {
             readings: batch.len(),
             retimed: batch.retimed(),
@@ -89,7 +89,7 @@ pub(super) fn hook(accepted: Accepted, rejects: &Rejects, kept: bool) -> Respons
 }
 
 impl<'a> Error<'a> {
-    fn of(reject: &'a Reject) -> Error<'a> {
+    fn describe(reject: &'a Reject) -> Error<'a> {
         Error {
             index: reject.index,
             reason: reject.reason.as_str(),
@@ -99,7 +99,7 @@ impl<'a> Error<'a> {
 }
 
 impl<'a> LeftOutParts<'a> {
-    fn of(left_out: &'a LeftOut) -> LeftOutParts<'a> {
+    fn describe(left_out: &'a LeftOut) -> LeftOutParts<'a> {
         LeftOutParts {
             count: left_out.total(),
             names: left_out.names(),
@@ -111,11 +111,11 @@ fn answer(accepted: Accepted, rejects: &Rejects) -> Answer<'_> {
     Answer {
         accepted: accepted.readings,
         rejected: rejects.total(),
-        errors: rejects.list().iter().map(Error::of).collect(),
+        errors: rejects.list().iter().map(Error::describe).collect(),
         retimed: accepted.retimed,
         left_out: Some(rejects.left_out())
             .filter(|left_out| left_out.total() > 0)
-            .map(LeftOutParts::of),
+            .map(LeftOutParts::describe),
         hints: rejects.hints(),
     }
 }

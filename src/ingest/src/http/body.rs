@@ -54,7 +54,7 @@ pub(super) struct BodyPermit {
 
 impl ReceivedBody {
     /// Bytes that did not arrive as the request's body but are decoded like one.
-    pub(super) fn of(
+    pub(super) fn charge_bytes(
         bytes: Vec<u8>,
         parts: &Parts,
         budget: &BodyBudget,
@@ -77,11 +77,11 @@ impl BodyBudget {
 
     /// Nothing yet, for this request.
     fn hold(&self, parts: &Parts) -> BodyPermit {
-        let sender = Sender::of(parts).cloned();
-        let address = Peer::of(&parts.extensions).map_or(NO_ADDRESS, Peer::address);
+        let sender = Sender::find(parts).cloned();
+        let address = Peer::find(&parts.extensions).map_or(NO_ADDRESS, Peer::address);
         BodyPermit {
             budget: self.clone(),
-            owner: Owner::of(sender.as_deref(), address),
+            owner: Owner::identify(sender.as_deref(), address),
             bytes: 0,
             sender,
         }
@@ -144,7 +144,7 @@ pub(super) struct BodyLimits {
 }
 
 impl BodyLimits {
-    pub(super) fn of(cfg: &config::Http) -> BodyLimits {
+    pub(super) fn new(cfg: &config::Http) -> BodyLimits {
         let config::Http {
             body_max_bytes,
             body_timeout,
@@ -316,7 +316,7 @@ mod tests {
         });
         let cfg = config::Config::default().http;
         let since = Instant::now();
-        let limits = BodyLimits::of(&cfg);
+        let limits = BodyLimits::new(&cfg);
         let budget = BodyBudget::new(&cfg);
         let body = Body::from_stream(parts);
         let received = receive(&sent_by("a"), body, &limits, &budget).await;

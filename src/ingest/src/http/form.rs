@@ -122,7 +122,7 @@ impl Form {
 
     /// Reads a body, or a query. `knows_sensor`: the URL names the sensor of readings that name
     /// none.
-    pub(super) fn read(self, body: &[u8], knows_sensor: bool) -> Shape {
+    pub(super) fn read_shape(self, body: &[u8], knows_sensor: bool) -> Shape {
         let text = if self.is_query {
             body
         } else {
@@ -216,7 +216,7 @@ mod tests {
     };
 
     fn object(form: Form, body: &str, knows_sensor: bool) -> (String, Vec<String>) {
-        match form.read(body.as_bytes(), knows_sensor) {
+        match form.read_shape(body.as_bytes(), knows_sensor) {
             Shape::Object(Object {
                 json,
                 secrets,
@@ -322,7 +322,11 @@ mod tests {
             r#" [{"sensor_id":"S","t":"a=b"}]"#,
             "",
         ] {
-            assert_eq!(NATIVE.read(body.as_bytes(), false), Shape::Other, "{body}");
+            assert_eq!(
+                NATIVE.read_shape(body.as_bytes(), false),
+                Shape::Other,
+                "{body}"
+            );
         }
         let large = format!("a={}", "b".repeat(BODY_BYTES_MAX));
         for body in [
@@ -335,12 +339,12 @@ mod tests {
             &large,
         ] {
             assert_eq!(
-                NATIVE.read(body.as_bytes(), false),
+                NATIVE.read_shape(body.as_bytes(), false),
                 Shape::Neither,
                 "{body:.40}"
             );
             assert_eq!(
-                MAPPED.read(body.as_bytes(), false),
+                MAPPED.read_shape(body.as_bytes(), false),
                 Shape::Other,
                 "{body:.40}"
             );
@@ -350,7 +354,7 @@ mod tests {
     #[test]
     fn the_number_of_pairs_is_limited() {
         let pairs = |n: usize| (0..n).map(|i| format!("f{i}={i}&")).collect::<String>();
-        let read = |n| match MAPPED.read(pairs(n).as_bytes(), false) {
+        let read = |n| match MAPPED.read_shape(pairs(n).as_bytes(), false) {
             Shape::Object(object) => object,
             other => panic!("{other:?}"),
         };
@@ -370,7 +374,7 @@ mod tests {
         ) {
             let body = [&body[..], b"&", secret.as_bytes(), b"=hunter2"].concat();
             for form in [NATIVE, MAPPED, QUERY] {
-                let Shape::Object(object) = form.read(&body, false) else { continue };
+                let Shape::Object(object) = form.read_shape(&body, false) else { continue };
                 let json = String::from_utf8(object.json).unwrap();
                 // Numbers beyond the range of JSON stay as they are written.
                 if !["1e", "inf", "E"].iter().any(|number| json.contains(number)) {

@@ -112,7 +112,8 @@ pub struct HttpIngest {
     shared: Arc<Shared>,
     newest: NewestCredentials,
     routes: watch::Sender<Router>,
-    port: (Arc<Port>, PortSetter),
+    port: Arc<Port>,
+    port_setter: PortSetter,
     certificates: Option<Certificates>,
 }
 
@@ -245,7 +246,7 @@ impl HttpIngest {
             proxies,
             ..
         } = &shared.cfg;
-        let port = Port::new(
+        let (port, port_setter) = Port::new(
             "http",
             shared.clock.clone(),
             *connections,
@@ -259,6 +260,7 @@ impl HttpIngest {
             newest: newest_setter,
             routes,
             port,
+            port_setter,
             certificates,
         })
     }
@@ -277,7 +279,7 @@ impl HttpIngest {
     pub fn renewal(&self) -> Renewal {
         let shared = self.shared.clone();
         let routes = self.routes.clone();
-        let port = self.port.1.clone();
+        let port = self.port_setter.clone();
         Renewal {
             shared,
             newest: self.newest.clone(),
@@ -305,7 +307,7 @@ impl HttpIngest {
             addr,
             shared,
             routes,
-            port: (port, _),
+            port,
             certificates,
             ..
         } = self;
@@ -385,7 +387,7 @@ async fn refuse_foreign(
         return next.run(request).await;
     }
     let is_hook = request.method() == Method::GET && request.uri().path().starts_with(HOOKS_BEGIN);
-    let is_near = Peer::of(request.extensions()).is_none_or(Peer::is_on_this_machine);
+    let is_near = Peer::find(request.extensions()).is_none_or(Peer::is_on_this_machine);
     let checked = if is_near || cfg.allow_anonymous {
         foreign::check(request.headers(), is_hook, cfg.allow_anonymous)
     } else {

@@ -55,7 +55,7 @@ pub(super) fn routes(shared: &Arc<Shared>) -> Router<Arc<Shared>> {
 /// Middleware like [`super::admit::admit`], with the errors of this protocol.
 async fn admit(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response {
     let encoding = encoding_of(request.headers()).unwrap_or(Encoding::Json);
-    match shared.admit(Peer::of(request.extensions()), |credentials| {
+    match shared.admit(Peer::find(request.extensions()), |credentials| {
         credentials.check(request.headers())
     }) {
         Ok(sender) => sender.run(request, next).await,
@@ -114,7 +114,7 @@ async fn taken(
     let decoder = shared
         .formats
         .otlp(encoding.ok_or_else(|| IngestError::NotOtlp { given: given() })?);
-    let options = DecodeOptions::new(decoder, encoding::Encoding::of(&parts.headers)?);
+    let options = DecodeOptions::new(decoder, encoding::Encoding::from_headers(&parts.headers)?);
     let sender = || shown_sender(parts);
     let (accepted, rejects) =
         pipeline::ingest(shared, parts, body, options, sender, ReadingBatch::len).await?;

@@ -118,7 +118,7 @@ pub(super) async fn arrive(
     body: Body,
 ) -> Result<(ReceivedBody, Running), IngestError> {
     check_length(parts)?;
-    let limits = BodyLimits::of(&shared.cfg);
+    let limits = BodyLimits::new(&shared.cfg);
     let mut received = receive(parts, body, &limits, &shared.bodies).await?;
     let running = shared.start(parts, &mut received).await?;
     Ok((received, running))
@@ -265,7 +265,7 @@ impl DecodeJob {
             .options
             .origin
             .form
-            .map_or(Shape::Other, |form| form.read(&payload, knows_sensor));
+            .map_or(Shape::Other, |form| form.read_shape(&payload, knows_sensor));
         match shape {
             Shape::Object(object) => {
                 payload = object.json.into();

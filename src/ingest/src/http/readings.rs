@@ -32,7 +32,7 @@ async fn take(shared: &Shared, parts: &Parts, body: Body) -> Result<Response, In
     let options = decode_options(shared, parts)?;
     let sender = || shown_sender(parts);
     let (accepted, rejects) =
-        pipeline::ingest(shared, parts, body, options, sender, Accepted::of).await?;
+        pipeline::ingest(shared, parts, body, options, sender, Accepted::count).await?;
     Ok(answer::readings(accepted, &rejects))
 }
 
@@ -69,7 +69,7 @@ fn decode_options(shared: &Shared, parts: &Parts) -> Result<DecodeOptions, Inges
     let form = media::is_form(&parts.headers).then(|| Form::of_body(&decoder));
     Ok(DecodeOptions {
         decoder,
-        encoding: Encoding::of(&parts.headers)?,
+        encoding: Encoding::from_headers(&parts.headers)?,
         ts_unit,
         quoting: false,
         origin: Origin {

@@ -48,7 +48,7 @@ pub(super) fn routes(shared: &Arc<Shared>) -> Router<Arc<Shared>> {
 
 /// Middleware like [`super::admit::admit`], with the errors of this protocol.
 async fn admit(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response {
-    match shared.admit(Peer::of(request.extensions()), |tokens| {
+    match shared.admit(Peer::find(request.extensions()), |tokens| {
         tokens.check(request.headers())
     }) {
         Ok(sender) => sender.run(request, next).await,
@@ -108,7 +108,7 @@ fn message_of(headers: &HeaderMap) -> Result<Message, IngestError> {
 fn encoding_of(headers: &HeaderMap) -> Result<Encoding, UnsupportedEncoding> {
     match headers.get(CONTENT_ENCODING) {
         Some(given) if given.as_bytes().eq_ignore_ascii_case(b"snappy") => Ok(Encoding::Snappy),
-        _ => Encoding::of(headers),
+        _ => Encoding::from_headers(headers),
     }
 }
 

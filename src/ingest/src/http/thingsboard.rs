@@ -59,7 +59,7 @@ async fn admit(
         Ok(Path(token)) => token,
         Err(rejection) => return IngestError::from(rejection).into_response(),
     };
-    match shared.admit(Peer::of(request.extensions()), |credentials| {
+    match shared.admit(Peer::find(request.extensions()), |credentials| {
         credentials.of_token(&token).ok_or(TokenFault::Wrong)
     }) {
         Ok(sender) => {
@@ -92,7 +92,7 @@ async fn taken(
     body: Body,
     device: String,
 ) -> Result<Response, IngestError> {
-    let encoding = Encoding::of(&parts.headers)?;
+    let encoding = Encoding::from_headers(&parts.headers)?;
     let target = Target::of_sensor(PROFILE, device.clone());
     let options = target.decode_options(&shared.formats, encoding)?;
     let (received, _running) = pipeline::arrive(shared, parts, body).await?;

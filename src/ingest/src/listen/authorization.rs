@@ -73,7 +73,7 @@ impl Authorization {
 
     /// Who the memory of the device's packets is counted for; `ip`: its address.
     pub(super) fn owner(&self, ip: IpAddr) -> Owner {
-        Owner::of(self.grant.as_deref(), ip)
+        Owner::identify(self.grant.as_deref(), ip)
     }
 
     /// The grant in effect now. Costs an atomic load if nothing was reloaded.

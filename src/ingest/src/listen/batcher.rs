@@ -50,8 +50,15 @@ pub(super) struct Incoming {
     pub(super) message: Message,
     /// The receiver of the outcome, and the message's number there; `None`: QoS 0.
     pub(super) from: Option<(AckSender, u64)>,
-    /// Part of the bytes that may wait; returned when the message is added to a batch.
-    pub(super) permit: (OwnedSemaphorePermit, Option<OwnedSemaphorePermit>),
+    /// Returned when the message is added to a batch.
+    pub(super) permits: Permits,
+}
+
+/// Parts of the bytes that may wait.
+pub(super) struct Permits {
+    pub(super) of_all: OwnedSemaphorePermit,
+    /// Of its sender's own share, if it has one.
+    pub(super) _own: Option<OwnedSemaphorePermit>,
 }
 
 /// Consecutive messages of one connection in one ingest batch.
@@ -253,10 +260,10 @@ impl Batcher {
             self.charge(grant, incoming.message.payload.len() as u64);
         }
         // Its bytes count in the ingest batch from now on.
-        let Incoming { from, permit, .. } = incoming;
+        let Incoming { from, permits, .. } = incoming;
         match &mut self.done {
-            Some(done) => done.merge(permit.0),
-            None => self.done = Some(permit.0),
+            Some(done) => done.merge(permits.of_all),
+            None => self.done = Some(permits.of_all),
         }
         let Some((acks, number)) = from else { return };
         match self.runs.last_mut() {

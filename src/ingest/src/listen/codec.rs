@@ -107,7 +107,10 @@ pub struct ProtocolError(pub Reason);
 
 /// Parses the next packet if it has arrived completely; removes used bytes from `buf`.
 /// [`super::frames`] has checked its size before, and sets it in a PUBLISH.
-pub(super) fn read(version: Version, buf: &mut BytesMut) -> Result<Option<Packet>, ProtocolError> {
+pub(super) fn read_packet(
+    version: Version,
+    buf: &mut BytesMut,
+) -> Result<Option<Packet>, ProtocolError> {
     match version {
         Version::V4 => match m4::v4::Packet::read(buf, usize::MAX) {
             Ok(packet) => Ok(Some(of_v4(packet))),
@@ -345,19 +348,19 @@ mod tests {
             for bytes in samples(version) {
                 for cut in 0..bytes.len() {
                     let mut part = BytesMut::from(&bytes[..cut]);
-                    assert_eq!(read(version, &mut part), Ok(None));
+                    assert_eq!(read_packet(version, &mut part), Ok(None));
                     assert_eq!(part.len(), cut);
                 }
                 let mut two = BytesMut::from(&bytes[..]);
                 two.extend_from_slice(&bytes);
-                let first = read(version, &mut two).unwrap().unwrap();
+                let first = read_packet(version, &mut two).unwrap().unwrap();
                 assert_ne!(first, Packet::Unexpected, "{bytes:x?}");
-                assert_eq!(read(version, &mut two), Ok(Some(first)));
+                assert_eq!(read_packet(version, &mut two), Ok(Some(first)));
                 assert!(two.is_empty());
             }
         }
         let mut bytes = BytesMut::from(&samples(Version::V5)[2][..]);
-        let Ok(Some(Packet::Publish(publish))) = read(Version::V5, &mut bytes) else {
+        let Ok(Some(Packet::Publish(publish))) = read_packet(Version::V5, &mut bytes) else {
             panic!("a PUBLISH")
         };
         assert_eq!(publish.properties, [("k".to_owned(), "v".to_owned())]);
@@ -442,11 +445,14 @@ mod tests {
             (b"\x62\x03\x00\x07\x00\xc0\x00", Packet::PubRel(7)),
         ] {
             let mut buf = BytesMut::from(bytes);
-            assert_eq!(read(Version::V5, &mut buf), Ok(Some(packet)));
+            assert_eq!(read_packet(Version::V5, &mut buf), Ok(Some(packet)));
             assert_eq!(buf, b"\xc0\x00"[..]);
         }
         let mut buf = BytesMut::from(&b"\xe0\x01\x05"[..]);
-        assert!(read(Version::V5, &mut buf).is_err(), "an unknown code");
+        assert!(
+            read_packet(Version::V5, &mut buf).is_err(),
+            "an unknown code"
+        );
     }
 
     proptest! {
@@ -470,7 +476,7 @@ mod tests {
                 let mut buf = BytesMut::from(&bytes[..]);
                 loop {
                     let before = buf.len();
-                    match read(version, &mut buf) {
+                    match read_packet(version, &mut buf) {
                         Ok(Some(_)) => prop_assert!(buf.len() < before),
                         Ok(None) | Err(_) => break,
                     }

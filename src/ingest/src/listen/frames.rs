@@ -83,7 +83,7 @@ pub(super) struct Head {
 }
 
 impl Head {
-    pub(super) fn read(buf: &[u8]) -> Result<Option<Head>, ProtocolError> {
+    pub(super) fn parse(buf: &[u8]) -> Result<Option<Head>, ProtocolError> {
         let Some((&first, lengths)) = buf.split_first() else {
             return Ok(None);
         };
@@ -121,7 +121,7 @@ impl Frames {
     /// Parses the next packet; removes used bytes from `buf`.
     pub fn next(&mut self, buf: &mut BytesMut) -> Result<Next, ProtocolError> {
         if let State::Between = self.state {
-            let Some(head) = Head::read(buf)? else {
+            let Some(head) = Head::parse(buf)? else {
                 return Ok(Next::More);
             };
             let bytes = head.bytes + head.rest;
@@ -162,7 +162,7 @@ impl Frames {
 
     /// Continues after [`Next::Oversize`]; keeps at most `kept_bytes_max` bytes of the payload.
     pub fn skip(&mut self, buf: &mut BytesMut, kept_bytes_max: usize) -> Result<(), ProtocolError> {
-        let Some(head) = Head::read(buf)? else {
+        let Some(head) = Head::parse(buf)? else {
             return Ok(());
         };
         self.state = State::Skipping(Box::new(Skip::new(
@@ -190,11 +190,11 @@ impl Frames {
             *buf = BytesMut::from(&buf[..]);
         }
         // It is complete, so the head is read.
-        if let Some(head) = Head::read(&whole)? {
+        if let Some(head) = Head::parse(&whole)? {
             strict::check(self.version, head.first, &whole[head.bytes..])?;
         }
         // If the codec needs more, inner lengths are wrong.
-        match codec::read(self.version, &mut whole)?
+        match codec::read_packet(self.version, &mut whole)?
             .ok_or(ProtocolError(Reason::MalformedPacket))?
         {
             Packet::Publish(publish) => Ok(Packet::Publish(self.compact(publish, bytes))),

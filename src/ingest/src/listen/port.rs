@@ -438,7 +438,7 @@ async fn request<S: AsyncRead + Unpin>(
     buf: &mut BytesMut,
 ) -> Option<Result<connect::ConnectRequest, ConnectError>> {
     loop {
-        match connect::read(buf) {
+        match connect::read_connect(buf) {
             Ok(Some(request)) => return Some(Ok(request)),
             Ok(None) => {}
             Err(error) => return Some(Err(error)),

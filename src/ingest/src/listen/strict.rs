@@ -10,7 +10,7 @@ use rumqttc_v5::mqttbytes::v5::DisconnectReasonCode as Reason;
 
 use super::codec::{ProtocolError, Version};
 use super::packet_fields::{
-    SUBSCRIPTION_IDENTIFIER, USER_PROPERTY, after_text, after_value, integer, of,
+    SUBSCRIPTION_IDENTIFIER, USER_PROPERTY, after_text, after_value, integer, value_before,
 };
 use config::is_topic_filter;
 
@@ -92,7 +92,8 @@ fn check_filters(kind: u8, mut rest: &[u8]) -> Result<(), ProtocolError> {
     }
     while !rest.is_empty() {
         let after_filter = after_text(rest).ok_or(MALFORMED)?;
-        let filter = std::str::from_utf8(&of(rest, after_filter)[2..]).map_err(|_| MALFORMED)?;
+        let filter =
+            std::str::from_utf8(&value_before(rest, after_filter)[2..]).map_err(|_| MALFORMED)?;
         // MQTT-4.7.1-1, MQTT-4.7.1-2, MQTT-4.7.3-1 to -3, MQTT-4.8.2-1 and -2.
         if !is_topic_filter(filter) {
             return Err(MALFORMED);
@@ -150,7 +151,7 @@ fn check_properties(mut rest: &[u8], is_publish: bool) -> Result<(), ProtocolErr
         seen |= bit;
         // Without the two bytes of its length.
         let has_wildcard = || {
-            of(value, next)[2..]
+            value_before(value, next)[2..]
                 .iter()
                 .any(|byte| matches!(byte, b'+' | b'#'))
         };
@@ -160,7 +161,7 @@ fn check_properties(mut rest: &[u8], is_publish: bool) -> Result<(), ProtocolErr
             RESPONSE_TOPIC if has_wildcard() => return Err(FORBIDDEN),
             // §3.1.2.11.3, §3.1.2.11.4 and §3.8.2.1.2: zero is a protocol error.
             RECEIVE_MAXIMUM | MAXIMUM_PACKET_SIZE | SUBSCRIPTION_IDENTIFIER
-                if of(value, next).iter().all(|byte| *byte == 0) =>
+                if value_before(value, next).iter().all(|byte| *byte == 0) =>
             {
                 return Err(FORBIDDEN);
             }

@@ -20,7 +20,7 @@ use config::Mqtt;
 pub(super) const EVERY: Duration = Duration::from_secs(5);
 
 /// The file of a broker's births.
-pub fn path(dir: &Path, broker: &Mqtt) -> PathBuf {
+pub fn births_path(dir: &Path, broker: &Mqtt) -> PathBuf {
     let identity = format!("{}\0{}", broker.url, broker.client_id);
     dir.join(format!("births-{:016x}", xxh3_64(identity.as_bytes())))
 }
@@ -29,7 +29,7 @@ pub fn path(dir: &Path, broker: &Mqtt) -> PathBuf {
 ///
 /// # Errors
 /// The file cannot be read.
-pub fn read(path: &Path) -> io::Result<Option<Vec<u8>>> {
+pub fn read_births(path: &Path) -> io::Result<Option<Vec<u8>>> {
     match std::fs::read(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         bytes => bytes.map(Some),
@@ -61,10 +61,10 @@ mod tests {
     fn the_file_is_replaced_as_a_whole() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("births-1");
-        assert_eq!(read(&path).unwrap(), None);
+        assert_eq!(read_births(&path).unwrap(), None);
         write(&path, b"one").unwrap();
         write(&path, b"two").unwrap();
-        assert_eq!(read(&path).unwrap().as_deref(), Some(&b"two"[..]));
+        assert_eq!(read_births(&path).unwrap().as_deref(), Some(&b"two"[..]));
         assert_eq!(
             std::fs::read_dir(dir.path()).unwrap().count(),
             1,

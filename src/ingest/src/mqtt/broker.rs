@@ -107,7 +107,7 @@ impl Broker {
             return;
         };
         let file = path.clone();
-        let read = tokio::task::spawn_blocking(move || births_file::read(&file)).await;
+        let read = tokio::task::spawn_blocking(move || births_file::read_births(&file)).await;
         let problem = match read {
             Ok(Ok(None)) | Err(_) => return,
             Ok(Ok(Some(bytes))) => self

@@ -53,7 +53,7 @@ pub async fn check(config: &Mqtt) -> Result<String, CheckError> {
     let broker = target.label();
     let read = config.clone();
     let to = target.clone();
-    let read = tokio::task::spawn_blocking(move || Credentials::read(&read, &to, None)).await;
+    let read = tokio::task::spawn_blocking(move || Credentials::load(&read, &to, None)).await;
     let (material, problem) = read.map_err(|error| CheckError::File(error.to_string()))??;
     if let Some(problem) = problem {
         return Err(CheckError::File(problem));

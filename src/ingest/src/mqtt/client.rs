@@ -52,7 +52,7 @@ pub fn spawn(
         births_dir,
         ..
     } = deps;
-    let births_file = births_dir.map(|dir| births_file::path(&dir, &config));
+    let births_file = births_dir.map(|dir| births_file::births_path(&dir, &config));
     let target = Target::parse(&config.url)?;
     let settings = Settings {
         source: Source::Mqtt.label(),
@@ -171,7 +171,7 @@ impl Broker {
         let target = self.target.clone();
         let before = self.material.clone();
         let read = tokio::task::spawn_blocking(move || {
-            Credentials::read(&config, &target, before.as_ref())
+            Credentials::load(&config, &target, before.as_ref())
         })
         .await;
         let (material, problem) = read.map_err(SetupError::options)??;

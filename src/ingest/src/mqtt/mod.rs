@@ -97,7 +97,7 @@ mod v5;
 mod websocket;
 mod window;
 
-pub use births_file::{path as births_path, read as read_births};
+pub use births_file::{births_path, read_births};
 pub use broker::{BrokerStatus, OnStatus};
 pub use check::check;
 pub use client::spawn;

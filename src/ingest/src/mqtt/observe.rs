@@ -142,22 +142,27 @@ impl PacketObserver {
     }
 
     /// Reads the next bytes.
-    pub(super) fn read(&mut self, bytes: &[u8], mut notice: impl FnMut(Notice)) {
+    pub(super) fn observe(&mut self, bytes: &[u8], mut notice: impl FnMut(Notice)) {
         let PacketObserver {
             protocol,
             websocket,
             packets,
         } = self;
-        let mut read = |bytes: &[u8]| packets.read(bytes, *protocol, &mut notice);
+        let mut read = |bytes: &[u8]| packets.observe(bytes, *protocol, &mut notice);
         match websocket {
             None => read(bytes),
-            Some(websocket) => websocket.read(bytes, read),
+            Some(websocket) => websocket.find_data(bytes, read),
         }
     }
 }
 
 impl Packets {
-    fn read(&mut self, mut bytes: &[u8], protocol: MqttProtocol, notice: &mut impl FnMut(Notice)) {
+    fn observe(
+        &mut self,
+        mut bytes: &[u8],
+        protocol: MqttProtocol,
+        notice: &mut impl FnMut(Notice),
+    ) {
         while let Some((&first, rest)) = bytes.split_first() {
             match &mut self.state {
                 State::Head { bytes: head, len } => {
@@ -243,7 +248,7 @@ mod tests {
             let mut observer = PacketObserver::new(protocol, false);
             let mut seen = vec![];
             for part in bytes.chunks(step) {
-                observer.read(part, |notice| {
+                observer.observe(part, |notice| {
                     seen.push(match notice {
                         Notice::Ended(reason) => reason.to_string(),
                         other => format!("{other:?}"),
@@ -371,7 +376,7 @@ mod tests {
             &b"HTTP/1.1 101 x\r\n\r\n\x82\x05\x20\x03\x00\x00\x00"[..],
             b"\x82\x01\xe0\x82\x02\x01\x8e",
         ] {
-            observer.read(part, |_| seen += 1);
+            observer.observe(part, |_| seen += 1);
         }
         assert_eq!(seen, 2);
     }

@@ -162,7 +162,7 @@ impl Credentials {
     ///
     /// # Errors
     /// The certificates cannot be read, and there are no previous ones.
-    pub(super) fn read(
+    pub(super) fn load(
         config: &Mqtt,
         target: &Target,
         before: Option<&Credentials>,

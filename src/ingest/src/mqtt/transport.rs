@@ -152,7 +152,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for BrokerStream<S> {
         if is_closed {
             observations.observed().is_closed = true;
         }
-        observer.read(bytes, |notice| observations.note(notice));
+        observer.observe(bytes, |notice| observations.note(notice));
         Poll::Ready(read)
     }
 }

@@ -39,7 +39,7 @@ impl WebSocket {
     }
 
     /// Passes on the MQTT bytes among these.
-    pub(super) fn read(&mut self, mut bytes: &[u8], mut data: impl FnMut(&[u8])) {
+    pub(super) fn find_data(&mut self, mut bytes: &[u8], mut data: impl FnMut(&[u8])) {
         while let Some((&first, rest)) = bytes.split_first() {
             match &mut self.0 {
                 State::Http(matched) => {
@@ -123,7 +123,7 @@ mod tests {
             let mut socket = WebSocket::new();
             let mut got = vec![];
             for part in sent.chunks(step) {
-                socket.read(part, |bytes| got.extend_from_slice(bytes));
+                socket.find_data(part, |bytes| got.extend_from_slice(bytes));
             }
             assert!(got == expected, "in steps of {step}");
         }

@@ -320,7 +320,7 @@ impl Rows {
         let Some((whole, bytes)) = end else {
             let all = std::mem::take(self);
             if all.schemas.rows_taken() > 0 && all.schemas.len() > SCHEMAS_KEPT {
-                return Rows::of(all.iter());
+                return Rows::copy(all.iter());
             }
             return Rows {
                 schemas: all.schemas,
@@ -333,7 +333,7 @@ impl Rows {
         self.schemas.count_taken(front.count);
         self.stored_bytes -= front.stored_bytes;
         if self.schemas.copy_cost() > front.len() {
-            front = Rows::of(rows(&self.schemas, &data));
+            front = Rows::copy(rows(&self.schemas, &data));
         } else {
             (front.schemas, front.data) = (self.schemas.copy(), data);
         }
@@ -345,12 +345,12 @@ impl Rows {
     /// only if more rows were removed since the last time.
     fn drop_unused_schemas(&mut self) {
         if self.schemas.len() > SCHEMAS_KEPT && self.schemas.rows_taken() > self.count {
-            *self = Rows::of(self.iter());
+            *self = Rows::copy(self.iter());
         }
     }
 
     /// Copies rows, with only their schemas.
-    fn of<'r>(rows: impl Iterator<Item = Row<'r>>) -> Rows {
+    fn copy<'r>(rows: impl Iterator<Item = Row<'r>>) -> Rows {
         let mut copy = Rows::default();
         rows.for_each(|row| copy.push_row(&row));
         copy
@@ -382,7 +382,7 @@ impl Rows {
     pub fn mark(&mut self, flags: RowFlags) {
         for chunk in self.data.iter_mut() {
             let mut at = 0;
-            while let Some(head) = Head::read(&mut Cursor { rest: &chunk[at..] }) {
+            while let Some(head) = Head::parse(&mut Cursor { rest: &chunk[at..] }) {
                 chunk[at + FLAGS_AT] |= flags.0;
                 at += head.bytes() + head.payload_bytes;
             }
@@ -434,7 +434,7 @@ fn rows<'a>(schemas: &'a RowSchemas, data: &'a ChunkedBuffer) -> impl Iterator<I
 /// Parses the row at the start of `rest` and advances `rest`.
 fn next_row<'a>(schemas: &'a RowSchemas, rest: &mut &'a [u8]) -> Option<Row<'a>> {
     let mut cursor = Cursor { rest };
-    let head = Head::read(&mut cursor)?;
+    let head = Head::parse(&mut cursor)?;
     let (schema, fields) = schemas.get(head.schema)?;
     let payload = cursor.take(head.payload_bytes)?;
     *rest = cursor.rest;
@@ -465,7 +465,7 @@ struct Head {
 
 impl Head {
     /// `None` at the end of the rows.
-    fn read(cursor: &mut Cursor<'_>) -> Option<Head> {
+    fn parse(cursor: &mut Cursor<'_>) -> Option<Head> {
         let ts_ms = cursor.i64()?;
         let flags = cursor.u8()?;
         let numbers = cursor.u8()?;

@@ -239,7 +239,7 @@ impl Credentials {
 
     /// A grant without an entry in the tokens file.
     fn base(&self, id: &str, write: SensorPatterns, read: SensorPatterns) -> Grant {
-        let usage = self.grants.usages.of(id);
+        let usage = self.grants.usages.find_or_add(id);
         let quota = self.grants.quota(MANY_SENDERS);
         let write = Some(write);
         let read = Some(read);

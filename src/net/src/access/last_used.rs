@@ -53,7 +53,7 @@ impl LastUsed {
     ///
     /// # Errors
     /// It cannot be read (the kind is `NotFound` if there is none), or is not one.
-    pub fn read(path: &Path) -> io::Result<LastUsed> {
+    pub fn load(path: &Path) -> io::Result<LastUsed> {
         let mut text = String::new();
         File::open(path)?
             .take(FILE_MAX_BYTES)
@@ -135,7 +135,7 @@ impl LastUsed {
     }
 
     /// When this id was last accepted, RFC 3339 in UTC.
-    pub fn of(&self, id: &str) -> Option<String> {
+    pub fn find(&self, id: &str) -> Option<String> {
         self.by_id.get(id).map(|at_s| text(*at_s))
     }
 
@@ -184,7 +184,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join(LAST_USED_FILE);
         assert_eq!(
-            LastUsed::read(&path).unwrap_err().kind(),
+            LastUsed::load(&path).unwrap_err().kind(),
             io::ErrorKind::NotFound
         );
         let written = used(
@@ -193,10 +193,10 @@ mod tests {
         );
         used(5, &[("old", 7)]).write(&path).unwrap();
         written.write(&path).unwrap();
-        assert_eq!(LastUsed::read(&path).unwrap(), written);
-        assert_eq!(written.of("gw1").as_deref(), Some("2025-11-23T00:00:00Z"));
+        assert_eq!(LastUsed::load(&path).unwrap(), written);
+        assert_eq!(written.find("gw1").as_deref(), Some("2025-11-23T00:00:00Z"));
         assert_eq!(
-            (written.of("gw2"), written.unused_since().as_str()),
+            (written.find("gw2"), written.unused_since().as_str()),
             (None, "2023-11-14T22:13:20Z")
         );
         assert_eq!(
@@ -219,13 +219,13 @@ mod tests {
         for n in 0..whole.len() {
             std::fs::write(&path, &whole[..n]).unwrap();
             assert_eq!(
-                LastUsed::read(&path).unwrap_err().kind(),
+                LastUsed::load(&path).unwrap_err().kind(),
                 io::ErrorKind::InvalidData,
                 "{n}"
             );
         }
         std::fs::write(&path, whole.replace("1970", "soon")).unwrap();
-        assert!(LastUsed::read(&path).is_err());
+        assert!(LastUsed::load(&path).is_err());
     }
 
     #[test]

@@ -185,7 +185,7 @@ const UNUSED_MS: u64 = 60 * 60 * 1000;
 
 impl Usages {
     /// The usage of a sender.
-    pub fn of(&self, id: &str) -> Arc<Usage> {
+    pub fn find_or_add(&self, id: &str) -> Arc<Usage> {
         // Each entry is valid by itself, so the lock stays usable after a panic.
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(usage) = all.by_id.get(id) {
@@ -511,19 +511,23 @@ mod tests {
             ..Quota::unlimited()
         };
         let held = [
-            usages.of("a").request(&quota).unwrap(),
-            usages.of("a").request(&quota).unwrap(),
+            usages.find_or_add("a").request(&quota).unwrap(),
+            usages.find_or_add("a").request(&quota).unwrap(),
         ];
         assert_eq!(
-            usages.of("a").request(&quota).unwrap_err().limit,
+            usages.find_or_add("a").request(&quota).unwrap_err().limit,
             QuotaLimit::Requests
         );
-        assert!(usages.of("b").request(&quota).is_ok());
+        assert!(usages.find_or_add("b").request(&quota).is_ok());
         drop(held);
-        assert!(usages.of("a").request(&quota).is_ok());
-        let _one = usages.of("a").connection(&quota).unwrap();
+        assert!(usages.find_or_add("a").request(&quota).is_ok());
+        let _one = usages.find_or_add("a").connection(&quota).unwrap();
         assert_eq!(
-            usages.of("a").connection(&quota).unwrap_err().limit,
+            usages
+                .find_or_add("a")
+                .connection(&quota)
+                .unwrap_err()
+                .limit,
             QuotaLimit::Connections
         );
     }
@@ -533,11 +537,16 @@ mod tests {
         let usages = Usages::default();
         let quota = quota(Some(1), None);
         let ids = |range: std::ops::Range<usize>| range.map(|n| format!("d{n}"));
-        let held: Vec<_> = ids(0..10).map(|id| usages.of(&id)).collect();
-        usages.of("unstored").account().add(1);
-        assert!(usages.of("recent").check(&quota, 10_000_000).is_ok());
-        assert!(usages.of("old").check(&quota, 1000).is_ok());
-        ids(10..USAGES_KEPT * 4).for_each(|id| drop(usages.of(&id)));
+        let held: Vec<_> = ids(0..10).map(|id| usages.find_or_add(&id)).collect();
+        usages.find_or_add("unstored").account().add(1);
+        assert!(
+            usages
+                .find_or_add("recent")
+                .check(&quota, 10_000_000)
+                .is_ok()
+        );
+        assert!(usages.find_or_add("old").check(&quota, 1000).is_ok());
+        ids(10..USAGES_KEPT * 4).for_each(|id| drop(usages.find_or_add(&id)));
         let all = usages.0.lock().unwrap();
         assert!(all.by_id.len() <= USAGES_KEPT, "{}", all.by_id.len());
         assert!(

@@ -155,7 +155,7 @@ pub(super) fn parse_entry(
         expires_ms: expires.ok()?,
         valid_from_ms: None,
         quota: quota.ok()?,
-        usage: defaults.usages.of(own_id),
+        usage: defaults.usages.find_or_add(own_id),
         proof: Proof::Certificate(defaults.certificates.identity),
     };
     let of_token = |hash| Token {

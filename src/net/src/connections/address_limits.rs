@@ -60,7 +60,7 @@ pub enum AddressKey {
 }
 
 impl AddressKey {
-    pub(crate) fn of(ip: IpAddr) -> AddressKey {
+    pub(crate) fn new(ip: IpAddr) -> AddressKey {
         match ip.to_canonical() {
             IpAddr::V4(ip) => AddressKey::V4(ip),
             IpAddr::V6(ip) => AddressKey::V6((ip.to_bits() >> 64) as u64),
@@ -117,7 +117,7 @@ impl AddressLimits {
         settings: &Connections,
         now_ms: u64,
     ) -> Result<(), Refusal> {
-        let Some(entry) = self.entries.get(&AddressKey::of(ip)) else {
+        let Some(entry) = self.entries.get(&AddressKey::new(ip)) else {
             return Ok(());
         };
         if now_ms < entry.paused_until_ms && entry.unproven >= UNPROVEN_MAX {
@@ -135,7 +135,7 @@ impl AddressLimits {
         if (self.is_exempt)(ip) {
             return;
         }
-        let entry = self.entries.entry(AddressKey::of(ip)).or_insert_with(|| {
+        let entry = self.entries.entry(AddressKey::new(ip)).or_insert_with(|| {
             self.remembered += 1;
             Entry::default()
         });
@@ -146,14 +146,14 @@ impl AddressLimits {
 
     /// A connection of the address has shown its first valid token.
     pub(crate) fn proved(&mut self, ip: IpAddr) {
-        if let Some(entry) = self.entries.get_mut(&AddressKey::of(ip)) {
+        if let Some(entry) = self.entries.get_mut(&AddressKey::new(ip)) {
             entry.unproven = entry.unproven.saturating_sub(1);
         }
     }
 
     /// Counts a connection that was closed. `is_proven`: it had shown a valid token.
     pub(crate) fn closed(&mut self, ip: IpAddr, is_proven: bool, now_ms: u64) {
-        let key = AddressKey::of(ip);
+        let key = AddressKey::new(ip);
         let Some(entry) = self.entries.get_mut(&key) else {
             return;
         };
@@ -184,7 +184,7 @@ impl AddressLimits {
         settings: &Connections,
         now_ms: u64,
     ) -> Option<(u64, bool)> {
-        let entry = self.entries.get_mut(&AddressKey::of(ip))?;
+        let entry = self.entries.get_mut(&AddressKey::new(ip))?;
         if now_ms < entry.paused_until_ms {
             return Some((entry.paused_until_ms - now_ms, false));
         }
@@ -210,10 +210,10 @@ impl AddressLimits {
         if (self.is_exempt)(ip) {
             return None;
         }
-        if !self.entries.contains_key(&AddressKey::of(ip)) {
+        if !self.entries.contains_key(&AddressKey::new(ip)) {
             self.turn += 1;
             self.entries.insert(
-                AddressKey::of(ip),
+                AddressKey::new(ip),
                 Entry {
                     turn: self.turn,
                     ..Entry::default()
@@ -402,7 +402,7 @@ mod tests {
         assert_eq!(
             (
                 limits.remembered,
-                limits.entries[&AddressKey::of(a)].unproven
+                limits.entries[&AddressKey::new(a)].unproven
             ),
             (1, 0)
         );
@@ -423,12 +423,12 @@ mod tests {
             assert!(limits.entries.len() <= REMEMBERED_MAX + 1);
             assert_eq!(limits.entries.len(), limits.remembered + 1);
         }
-        assert!(limits.entries.contains_key(&AddressKey::of(nth(19_999))));
-        assert!(!limits.entries.contains_key(&AddressKey::of(nth(0))));
+        assert!(limits.entries.contains_key(&AddressKey::new(nth(19_999))));
+        assert!(!limits.entries.contains_key(&AddressKey::new(nth(0))));
         assert!(
             limits
                 .entries
-                .contains_key(&AddressKey::of(nth(u32::MAX >> 9))),
+                .contains_key(&AddressKey::new(nth(u32::MAX >> 9))),
             "it is connected"
         );
         for i in 0..20_000 {
@@ -446,7 +446,7 @@ mod tests {
         }
         assert!(
             (0..REMEMBERED_MAX as u32 / 2)
-                .all(|i| limits.entries.contains_key(&AddressKey::of(nth(i))))
+                .all(|i| limits.entries.contains_key(&AddressKey::new(nth(i))))
         );
     }
 }

@@ -79,7 +79,7 @@ enum Candidates {
 impl Candidates {
     /// Whether a connection that is idle since then is one of them.
     fn include(self, entry: &Entry, since_ms: u64, now_ms: u64) -> bool {
-        let is_of = |address| entry.is_counted && AddressKey::of(entry.peer.ip()) == address;
+        let is_of = |address| entry.is_counted && AddressKey::new(entry.peer.ip()) == address;
         match self {
             Candidates::All => true,
             Candidates::Address(address) => is_of(address),
@@ -216,7 +216,7 @@ impl State {
     /// Makes room for a connection of an address.
     fn make_room(&mut self, entry: &Entry, now_ms: u64) -> Result<(), Refusal> {
         let ip = entry.peer.ip();
-        let address = AddressKey::of(ip);
+        let address = AddressKey::new(ip);
         if entry.is_counted {
             match self.addresses.admits(ip, &self.settings, now_ms) {
                 Err(Refusal::AddressLimit)

@@ -55,7 +55,7 @@ pub struct UnsupportedEncoding {
 impl Encoding {
     /// The one encoding that the headers name. Chains of encodings are refused: no sender needs
     /// them, and each step would multiply the effect of a decompression bomb.
-    pub fn of(headers: &HeaderMap) -> Result<Encoding, UnsupportedEncoding> {
+    pub fn from_headers(headers: &HeaderMap) -> Result<Encoding, UnsupportedEncoding> {
         let mut values = headers.get_all(CONTENT_ENCODING).iter();
         let Some(first) = values.next() else {
             return Ok(Encoding::Identity);
@@ -174,18 +174,14 @@ fn inflate_gzip(body: &[u8], limit: u64) -> Result<Vec<u8>, DecompressError> {
 /// every server accepts both. A few raw streams start with bytes that look like a zlib header; they
 /// fail as zlib and are read again as raw.
 fn inflate_deflate(body: &[u8], limit: u64) -> Result<Vec<u8>, DecompressError> {
-    let raw = || {
-        whole(read_all(DeflateDecoder::new(body), limit)?, |d| {
-            d.into_inner()
-        })
-    };
+    let raw = || read_whole(DeflateDecoder::new(body), limit, DeflateDecoder::into_inner);
     // RFC 1950 §2.2: method 8, and both bytes as one number divisible by 31.
     let looks_like_zlib = matches!(body, [cmf, flags, ..]
         if cmf & 0x0f == 8 && u16::from_be_bytes([*cmf, *flags]).is_multiple_of(31));
     if !looks_like_zlib {
         return raw();
     }
-    match read_all(ZlibDecoder::new(body), limit).and_then(|done| whole(done, |d| d.into_inner())) {
+    match read_whole(ZlibDecoder::new(body), limit, ZlibDecoder::into_inner) {
         Err(DecompressError::Corrupt(e)) => raw().map_err(|_| DecompressError::Corrupt(e)),
         done => done,
     }
@@ -215,10 +211,13 @@ fn read_all<R: Read>(reader: R, limit: u64) -> Result<(Vec<u8>, R), DecompressEr
     Ok((out, reader.into_inner()))
 }
 
-fn whole<'a, R>(
-    (out, reader): (Vec<u8>, R),
+/// Nothing may follow the end of the compressed data, of which `rest` returns the bytes.
+fn read_whole<'a, R: Read>(
+    reader: R,
+    limit: u64,
     rest: impl FnOnce(R) -> &'a [u8],
 ) -> Result<Vec<u8>, DecompressError> {
+    let (out, reader) = read_all(reader, limit)?;
     match rest(reader) {
         [] => Ok(out),
         _ => Err(DecompressError::Corrupt(io::Error::other(
@@ -380,7 +379,7 @@ mod tests {
             let pairs = values
                 .iter()
                 .map(|v| (CONTENT_ENCODING, HeaderValue::from_static(v)));
-            Encoding::of(&HeaderMap::from_iter(pairs)).ok()
+            Encoding::from_headers(&HeaderMap::from_iter(pairs)).ok()
         };
         assert_eq!(of(&[]), Some(Encoding::Identity));
         assert_eq!(of(&["identity"]), Some(Encoding::Identity));

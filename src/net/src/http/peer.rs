@@ -52,7 +52,7 @@ impl Peer {
     }
 
     /// `None` only for a request that did not come over a port.
-    pub fn of(extensions: &Extensions) -> Option<&Peer> {
+    pub fn find(extensions: &Extensions) -> Option<&Peer> {
         extensions.get()
     }
 

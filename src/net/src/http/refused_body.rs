@@ -58,7 +58,7 @@ pub async fn discard_rest(mut request: Request, next: Next) -> Response {
     if request.body().is_end_stream() {
         return next.run(request).await;
     }
-    let peer = Peer::of(request.extensions()).cloned();
+    let peer = Peer::find(request.extensions()).cloned();
     let has_begun = !asks_before_sending(request.headers());
     let (to, mut rest) = oneshot::channel();
     let payer = Payer::default();

@@ -88,7 +88,7 @@ impl Fixed {
     ///
     /// # Errors
     /// It is not one, or requests something unknown. Such a connection must be dropped (§2.2).
-    pub fn read(bytes: &[u8; FIXED_BYTES]) -> Result<Fixed, HeaderFault> {
+    pub fn parse(bytes: &[u8; FIXED_BYTES]) -> Result<Fixed, HeaderFault> {
         if bytes[..12] != SIGNATURE {
             return Err(HeaderFault::Missing);
         }
@@ -161,7 +161,7 @@ mod tests {
     }
 
     fn read(bytes: &[u8]) -> Result<Option<SocketAddr>, HeaderFault> {
-        let fixed = Fixed::read(bytes.first_chunk().unwrap())?;
+        let fixed = Fixed::parse(bytes.first_chunk().unwrap())?;
         fixed.client(&bytes[FIXED_BYTES..][..fixed.rest_bytes()])
     }
 
@@ -268,7 +268,7 @@ mod tests {
             if has_signature {
                 bytes[..12].copy_from_slice(&SIGNATURE);
             }
-            if let Ok(fixed) = Fixed::read(&bytes) {
+            if let Ok(fixed) = Fixed::parse(&bytes) {
                 prop_assert!(fixed.rest_bytes() <= REST_BYTES_MAX);
                 let _ = fixed.client(&rest);
             }

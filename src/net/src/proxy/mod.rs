@@ -73,7 +73,7 @@ pub async fn client(
             Beginning::Other => return Err(HeaderFault::Missing.into()),
         }
     }
-    let fixed = Fixed::read(&fixed)?;
+    let fixed = Fixed::parse(&fixed)?;
     let mut rest = vec![0; fixed.rest_bytes()];
     stream
         .read_exact(&mut rest)

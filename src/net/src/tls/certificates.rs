@@ -107,7 +107,7 @@ impl Files {
     }
 
     /// Reads the files; blocks for some milliseconds.
-    pub fn read(self) -> Result<Loaded, TlsError> {
+    pub fn load(self) -> Result<Loaded, TlsError> {
         let seen = self.seen();
         let settings = ServerSettings {
             identity: Identity {
@@ -142,7 +142,7 @@ impl Files {
 
     /// Reads and checks the files, for `hourbucket check`: returns a short summary, or the problem.
     pub fn check(self, now_s: i64) -> Result<String, CertificateError> {
-        let loaded = self.read()?;
+        let loaded = self.load()?;
         let problems: Vec<_> = loaded
             .chain
             .problem(now_s)
@@ -341,7 +341,7 @@ impl Certificates {
         on_status: OnTls,
     ) -> Result<Certificates, TlsError> {
         let cert = files.cert.clone();
-        let read = tokio::task::spawn_blocking(move || files.read()).await;
+        let read = tokio::task::spawn_blocking(move || files.load()).await;
         let loaded = read.map_err(|error| TlsError::Read {
             path: cert,
             error: io::Error::other(error),
@@ -371,7 +371,7 @@ impl Certificates {
 
     /// The configuration for the next handshake.
     pub fn config(&self) -> Arc<ServerConfig> {
-        self.read().loaded.config.clone()
+        self.state().loaded.config.clone()
     }
 
     /// Performs the handshake of a connection, without a time limit. `crypto` resolves to a permit
@@ -406,7 +406,7 @@ impl Certificates {
     /// Reads the files again if one has changed.
     pub async fn look(&self) {
         let (files, before) = {
-            let state = self.read();
+            let state = self.state();
             let before = state
                 .failed
                 .as_ref()
@@ -417,11 +417,11 @@ impl Certificates {
         // The files may be on a slow disk.
         let read = tokio::task::spawn_blocking(move || {
             let seen = of_read.seen();
-            (seen != before).then(|| (seen, of_read.read()))
+            (seen != before).then(|| (seen, of_read.load()))
         });
         let read = read.await.ok().flatten();
         // A reload may have set other files meanwhile.
-        let is_ours = self.read().loaded.files == files;
+        let is_ours = self.state().loaded.files == files;
         match read.filter(|_| is_ours) {
             Some((_, Ok(loaded))) => self.put(loaded),
             Some((seen, Err(error))) => self.failed(seen, &error),
@@ -432,7 +432,7 @@ impl Certificates {
     /// Replaces the certificates in use.
     pub fn put(&self, loaded: Loaded) {
         let verifier = loaded.verifier.clone();
-        let mut state = self.write();
+        let mut state = self.state_mut();
         (state.loaded, state.failed) = (loaded, None);
         drop(state);
         self.0.verifier.set(verifier);
@@ -442,7 +442,7 @@ impl Certificates {
     fn loaded(&self) {
         let port = self.0.port;
         let now_s = self.now_s();
-        let chain = self.read().loaded.chain.clone();
+        let chain = self.state().loaded.chain.clone();
         tracing::info!(port, until = day(chain.not_after_s), "certificates loaded");
         if let Some(disorder) = chain.disorder() {
             tracing::warn!(port, problem = %disorder, "certificate chain out of order");
@@ -454,7 +454,7 @@ impl Certificates {
         if let Some(problem) = &problem {
             tracing::warn!(port, problem, "certificate not valid now or expires soon");
         }
-        self.write().logged = problem;
+        self.state_mut().logged = problem;
         metrics::tls_read(port, true);
         self.report();
     }
@@ -463,7 +463,7 @@ impl Certificates {
         let port = self.0.port;
         tracing::error!(port, %error, "cannot load certificates; the previous ones stay in use");
         metrics::tls_read(port, false);
-        self.write().failed = Some((seen, error.to_string()));
+        self.state_mut().failed = Some((seen, error.to_string()));
         self.report();
     }
 
@@ -471,7 +471,7 @@ impl Certificates {
     fn report(&self) {
         let port = self.0.port;
         let now_s = self.now_s();
-        let state = self.read();
+        let state = self.state();
         let chain = state.loaded.chain.clone();
         let outdated_crl = state.loaded.outdated_crl(now_s);
         let crl_until_s = state.loaded.crl_until_s;
@@ -484,21 +484,21 @@ impl Certificates {
         let warning = expired.clone().or_else(|| chain.soon(now_s));
         // The text contains the days left, so it is logged once a day.
         if let Some(warning) =
-            warning.filter(|warning| self.read().logged.as_ref() != Some(warning))
+            warning.filter(|warning| self.state().logged.as_ref() != Some(warning))
         {
             tracing::warn!(
                 port,
                 problem = warning,
                 "certificate not valid now or expires soon"
             );
-            self.write().logged = Some(warning);
+            self.state_mut().logged = Some(warning);
         }
         // When it is replaced, and when the next one is late as well.
-        if self.read().logged_crl != outdated_crl {
+        if self.state().logged_crl != outdated_crl {
             if let Some(warning) = &outdated_crl {
                 tracing::warn!(port, problem = warning, "revocation list out of date");
             }
-            self.write().logged_crl.clone_from(&outdated_crl);
+            self.state_mut().logged_crl.clone_from(&outdated_crl);
         }
         metrics::tls(port, chain.not_after_s, crl_until_s, failed.is_none());
         let problems: Vec<String> = failed
@@ -519,11 +519,11 @@ impl Certificates {
     }
 
     // Each update replaces whole values, so the lock stays usable after a panic.
-    fn read(&self) -> RwLockReadGuard<'_, State> {
+    fn state(&self) -> RwLockReadGuard<'_, State> {
         self.0.state.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn write(&self) -> RwLockWriteGuard<'_, State> {
+    fn state_mut(&self) -> RwLockWriteGuard<'_, State> {
         self.0.state.write().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -553,7 +553,7 @@ mod tests {
     #[tokio::test]
     async fn a_revocation_list_past_its_next_update_is_used_with_a_warning() {
         const NEXT_UPDATE_S: i64 = 1_706_659_200;
-        let loaded = files("crl_of_2024.pem").read().unwrap();
+        let loaded = files("crl_of_2024.pem").load().unwrap();
         assert_eq!(loaded.outdated_crl(NEXT_UPDATE_S), None);
         assert!(
             loaded
@@ -577,6 +577,6 @@ mod tests {
         let open = Certificates::open("http", files("crl_of_2024.pem"), clock, on_status)
             .await
             .unwrap();
-        assert!(open.read().logged_crl.is_some());
+        assert!(open.state().logged_crl.is_some());
     }
 }

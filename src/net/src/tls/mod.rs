@@ -95,7 +95,7 @@ pub struct Identity<'a> {
     pub key: &'a Path,
 }
 
-fn read(path: &Path) -> Result<Vec<u8>, TlsError> {
+fn read_file(path: &Path) -> Result<Vec<u8>, TlsError> {
     std::fs::read(path).map_err(|error| TlsError::Read {
         path: path.to_owned(),
         error,
@@ -107,7 +107,7 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
         path: path.to_owned(),
         what: "certificate",
     };
-    let found: Vec<_> = CertificateDer::pem_slice_iter(&read(path)?)
+    let found: Vec<_> = CertificateDer::pem_slice_iter(&read_file(path)?)
         .collect::<Result<_, _>>()
         .map_err(|_| bad())?;
     if found.is_empty() {
@@ -119,10 +119,11 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
 
 impl Identity<'_> {
     fn load(&self) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), TlsError> {
-        let key = PrivateKeyDer::from_pem_slice(&read(self.key)?).map_err(|_| TlsError::Pem {
-            path: self.key.to_owned(),
-            what: "private key",
-        })?;
+        let key =
+            PrivateKeyDer::from_pem_slice(&read_file(self.key)?).map_err(|_| TlsError::Pem {
+                path: self.key.to_owned(),
+                what: "private key",
+            })?;
         Ok((certificates(self.cert)?, key))
     }
 
@@ -158,7 +159,7 @@ fn roots_of(
 /// The certificate revocation lists of a file.
 fn crls(path: &Path) -> Result<Vec<CertificateRevocationListDer<'static>>, TlsError> {
     let found: Result<Vec<_>, _> =
-        CertificateRevocationListDer::pem_slice_iter(&read(path)?).collect();
+        CertificateRevocationListDer::pem_slice_iter(&read_file(path)?).collect();
     found
         .ok()
         .filter(|found| !found.is_empty())

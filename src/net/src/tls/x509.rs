@@ -199,7 +199,7 @@ mod tests {
         assert!(certificate(&[0x30, 0x85, 1, 1, 1, 1, 1, 0]).is_none());
     }
 
-    fn read(bytes: &[u8]) {
+    fn read_all(bytes: &[u8]) {
         for kind in [ClientIdentity::Cn, ClientIdentity::Dns] {
             let _ = certificate(bytes).and_then(|one| only_name(&one, kind));
         }
@@ -210,12 +210,12 @@ mod tests {
     proptest::proptest! {
         #[test]
         fn never_panics(bytes in proptest::collection::vec(proptest::num::u8::ANY, 0..200), at in 0usize..700, to: u8) {
-            read(&bytes);
+            read_all(&bytes);
             let list = CertificateRevocationListDer::from_pem_slice(CRL).unwrap();
             for mut near in [der(SERVER), list.to_vec()] {
                 let at = at % near.len();
                 near[at] = to;
-                read(&near);
+                read_all(&near);
             }
         }
     }

@@ -152,7 +152,7 @@ impl Latest {
             });
             let entry = &mut self.entries[slot as usize];
             let before = entry.memory();
-            let schema = self.schemas.of(batch, reading.schema);
+            let schema = self.schemas.intern(batch, reading.schema);
             entry.rows.push(
                 reading.ts_ms,
                 RowFlags::default(),

@@ -76,7 +76,7 @@ impl Reader {
 
     /// Whom its part of a shared limit is counted for.
     pub(super) fn owner(&self, address: IpAddr) -> Owner {
-        Owner::of(self.0.as_deref(), address)
+        Owner::identify(self.0.as_deref(), address)
     }
 
     /// The sensors that it may read; `None`: all.
@@ -153,7 +153,7 @@ pub(super) async fn guard(
     mut request: Request,
     next: Next,
 ) -> Response {
-    let peer = Peer::of(request.extensions()).cloned();
+    let peer = Peer::find(request.extensions()).cloned();
     match access.reader(request.headers(), peer.as_ref()) {
         Ok(reader) => {
             let grant = reader.0.clone();

@@ -114,7 +114,7 @@ async fn follow(
         .transpose();
     let wanted = wanted.map_err(|error| ApiError::parameter("sensor", error.to_string()))?;
     let headers = request.headers().clone();
-    let peer = Peer::of(request.extensions()).cloned();
+    let peer = Peer::find(request.extensions()).cloned();
     let address = peer.as_ref().map_or(NO_ADDRESS, Peer::address);
     // First, because it tells whether all places are taken.
     let watch = tail::watch(View {
@@ -178,7 +178,7 @@ mod tests {
     #[test]
     fn one_reader_leaves_places_to_others() {
         let places = Places::new(WATCHERS_MAX as u64);
-        let owner = |id: &str| Owner::of(Some(&Grant::unlimited(id)), NO_ADDRESS);
+        let owner = |id: &str| Owner::identify(Some(&Grant::unlimited(id)), NO_ADDRESS);
         let all = |id: &str| -> Vec<Place> {
             (0..WATCHERS_MAX)
                 .map_while(|_| places.take(owner(id)))

@@ -99,7 +99,7 @@ impl LastUsedFile {
     async fn read(&self) -> LastUsed {
         let path = self.path.clone();
         let now_s = self.clock.now().wall_ms / 1000;
-        let read = tokio::task::spawn_blocking(move || LastUsed::read(&path)).await;
+        let read = tokio::task::spawn_blocking(move || LastUsed::load(&path)).await;
         read.unwrap_or_else(|error| Err(io::Error::other(error))).unwrap_or_else(|error| {
             if error.kind() != io::ErrorKind::NotFound {
                 let path = self.path.display();
@@ -136,13 +136,13 @@ mod tests {
         let (one, usages) = file(dir.path());
         one.update().await;
         assert!(!path.exists(), "no sender is known");
-        let a = usages.of("a");
-        let b = usages.of("b");
+        let a = usages.find_or_add("a");
+        let b = usages.find_or_add("b");
         a.note_used(1_763_856_000_999);
         one.update().await;
-        let read = LastUsed::read(&path).unwrap();
+        let read = LastUsed::load(&path).unwrap();
         assert_eq!(
-            (read.of("a").as_deref(), read.of("b")),
+            (read.find("a").as_deref(), read.find("b")),
             (Some("2025-11-23T00:00:00Z"), None)
         );
         std::fs::remove_file(&path).unwrap();
@@ -151,12 +151,12 @@ mod tests {
         b.note_used(1_763_856_060_000);
         one.update().await;
         let (two, usages) = file(dir.path());
-        usages.of("a").note_used(1_763_856_120_000);
+        usages.find_or_add("a").note_used(1_763_856_120_000);
         two.update().await;
-        let read = LastUsed::read(&path).unwrap();
-        assert_eq!(read.of("a").as_deref(), Some("2025-11-23T00:02:00Z"));
+        let read = LastUsed::load(&path).unwrap();
+        assert_eq!(read.find("a").as_deref(), Some("2025-11-23T00:02:00Z"));
         assert_eq!(
-            read.of("b").as_deref(),
+            read.find("b").as_deref(),
             Some("2025-11-23T00:01:00Z"),
             "of the process before"
         );
@@ -168,9 +168,9 @@ mod tests {
         let path = dir.path().join(LAST_USED_FILE);
         std::fs::write(&path, "{").unwrap();
         let (one, usages) = file(dir.path());
-        usages.of("a");
+        usages.find_or_add("a");
         one.update().await;
-        let read = LastUsed::read(&path).unwrap();
+        let read = LastUsed::load(&path).unwrap();
         assert!(
             read.is_empty() && read.unused_since().starts_with("20"),
             "{read:?}"
@@ -182,7 +182,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let gone = dir.path().join("gone");
         let (one, usages) = file(&gone);
-        usages.of("a").note_used(1_763_856_000_000);
+        usages.find_or_add("a").note_used(1_763_856_000_000);
         one.update().await;
         std::fs::create_dir(&gone).unwrap();
         std::fs::create_dir(gone.join("last-used.new")).unwrap();
@@ -191,9 +191,9 @@ mod tests {
         std::fs::remove_dir(gone.join("last-used.new")).unwrap();
         one.update().await;
         assert!(
-            LastUsed::read(&gone.join(LAST_USED_FILE))
+            LastUsed::load(&gone.join(LAST_USED_FILE))
                 .unwrap()
-                .of("a")
+                .find("a")
                 .is_some(),
             "it is written when it can be"
         );

@@ -238,7 +238,7 @@ impl Running {
                 .into_iter()
                 .filter_map(|(port, files)| Some((port?, files?)))
             {
-                let loaded = files.read().map_err(|source| ReloadError::Certificates {
+                let loaded = files.load().map_err(|source| ReloadError::Certificates {
                     port: port.port(),
                     source: Box::new(source),
                 })?;

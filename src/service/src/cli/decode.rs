@@ -179,7 +179,7 @@ pub(super) fn run(
             sensor_id,
             field,
             tags: &tags,
-            ..Context::of(decoding, received_at_ms)
+            ..Context::new(decoding, received_at_ms)
         };
         decoder.decode(payload, request.topic, &cx, &mut builder, &mut rejects);
     }
@@ -202,7 +202,7 @@ fn run_sparkplug(
         .topic
         .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, needs_topic))?;
     let decoding = &settings.decoding;
-    let cx = Context::of(decoding, received_at_ms);
+    let cx = Context::new(decoding, received_at_ms);
     let mut rejects = Rejects::new();
     let mut builder = BatchBuilder::new(decoding.limits.fields_max);
     let mut state = sparkplug::Sparkplug::new();

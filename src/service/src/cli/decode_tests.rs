@@ -349,7 +349,7 @@ fn numbers_that_are_sent_as_texts_are_named() {
         let settings = Decode::of_any_age(&config);
         let cx = Context {
             sensor_id: Some("S"),
-            ..Context::of(&settings.decoding, 1_709_290_800_000)
+            ..Context::new(&settings.decoding, 1_709_290_800_000)
         };
         let mut out = BatchBuilder::new(64);
         let mut rejects = Rejects::new();

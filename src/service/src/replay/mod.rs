@@ -296,7 +296,7 @@ impl<F: FnMut(&DeadLetterDocument, &str, &str) + Send> Replay<'_, F> {
                 batch,
                 rejected,
                 why,
-            } = self.reader.read(&dead_letter.dead_letter);
+            } = self.reader.redecode(&dead_letter.dead_letter);
             match &why {
                 Some((reason, detail)) => (self.on_kept)(dead_letter, reason, detail),
                 None if batch.is_empty() => (self.on_kept)(

@@ -74,7 +74,7 @@ impl Pages {
                     .and_then(|entry| entry.fields.get(name))
                     .copied()
                     .unwrap_or_default();
-                kinds.contains(FieldKinds::of(value.as_ref()))
+                kinds.contains(FieldKinds::from_value(value.as_ref()))
             };
             let within = |entry: &CatalogEntry| {
                 (entry.first_ts_ms - CATALOG_STEP_MS..=entry.last_ts_ms + CATALOG_STEP_MS)

@@ -62,7 +62,7 @@ pub(super) fn routes(shared: &Arc<Shared>) -> Router<Arc<Shared>> {
 /// room yet.
 async fn admit(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response {
     let token = target::token(request.uri());
-    let peer = Peer::of(request.extensions());
+    let peer = Peer::find(request.extensions());
     match shared.open(peer, |credentials| {
         credentials.check_hook(request.headers(), token.as_deref())
     }) {
@@ -88,15 +88,15 @@ async fn posted(
     body: Body,
 ) -> Result<Response, IngestError> {
     let Path(format) = format?;
-    let encoding = Encoding::of(&parts.headers)?;
+    let encoding = Encoding::from_headers(&parts.headers)?;
     // An unknown format is refused here, so its bodies do not become dead letters.
-    let target = Target::of(&format, &parts.uri)?;
+    let target = Target::parse(&format, &parts.uri)?;
     let mut options = target.decode_options(&shared.formats, encoding)?;
     if media::is_form(&parts.headers) {
         options.origin.form = Form::of_body(&options.decoder);
     }
     check_length(parts)?;
-    let limits = BodyLimits::of(&shared.cfg).at_most(BODY_BYTES_MAX);
+    let limits = BodyLimits::new(&shared.cfg).at_most(BODY_BYTES_MAX);
     let mut received = receive(parts, body, &limits, &shared.bodies).await?;
     let _running = shared
         .start_patiently(parts, &mut received, PATIENCE)
@@ -106,7 +106,7 @@ async fn posted(
     }
     match handshake::answer(&parts.headers, &received.bytes) {
         Some(answer) => Ok(answer),
-        None => read(shared, &target, received, options).await,
+        None => store_readings(shared, &target, received, options).await,
     }
 }
 
@@ -120,7 +120,7 @@ async fn take_query(
     let (parts, _) = request.into_parts();
     let taken = async {
         let Path(format) = format?;
-        let target = Target::of(&format, &parts.uri)?;
+        let target = Target::parse(&format, &parts.uri)?;
         let mut options = target.decode_options(&shared.formats, Encoding::Identity)?;
         let query = parts.uri.query().unwrap_or_default().as_bytes();
         // axum routes HEAD here as well; it must not change anything.
@@ -135,16 +135,16 @@ async fn take_query(
             return Err(IngestError::NoQueryValues);
         }
         options.origin.form = Some(Form::of_query(&options.decoder));
-        let mut received = ReceivedBody::of(query.to_vec(), &parts, &shared.bodies)?;
+        let mut received = ReceivedBody::charge_bytes(query.to_vec(), &parts, &shared.bodies)?;
         let _running = shared
             .start_patiently(&parts, &mut received, PATIENCE)
             .await?;
-        read(&shared, &target, received, options).await
+        store_readings(&shared, &target, received, options).await
     };
     taken.await.unwrap_or_else(IntoResponse::into_response)
 }
 
-async fn read(
+async fn store_readings(
     shared: &Shared,
     target: &Target,
     received: ReceivedBody,
@@ -163,7 +163,7 @@ async fn read(
     let sender = || sender.map_or_else(|| target.written(), |grant| grant.id.to_string());
     pipeline::count(&batch, &rejects, sender, received_at_ms);
     let dead_letter = target.dead_letter(&rejects, kept, received_at_ms);
-    let accepted = Accepted::of(&batch);
+    let accepted = Accepted::count(&batch);
     let kept = dead_letter.is_some();
     pipeline::deliver_with(
         shared,

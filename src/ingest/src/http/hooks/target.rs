@@ -61,7 +61,7 @@ impl Target {
         }
     }
 
-    pub(super) fn of(format: &str, uri: &Uri) -> Result<Target, IngestError> {
+    pub(super) fn parse(format: &str, uri: &Uri) -> Result<Target, IngestError> {
         let known = "expected sensor_id, field, topic, token or ts_unit (one of s, ms, us, ns)";
         let error = |detail: String| IngestError::Query { detail, known };
         let mut target = Target {
@@ -181,7 +181,7 @@ impl Target {
         )?
         .pop()?
         .1;
-        Target::of(&format, &uri).ok()
+        Target::parse(&format, &uri).ok()
     }
 
     /// Decodes a body that was kept, like one sent to this URL now, but with its receipt time.
@@ -239,7 +239,7 @@ mod tests {
     fn target(uri: &str) -> Target {
         let uri: Uri = uri.parse().unwrap();
         let format = uri.path().strip_prefix(PREFIX).unwrap().to_owned();
-        Target::of(&format, &uri).unwrap()
+        Target::parse(&format, &uri).unwrap()
     }
 
     #[test]

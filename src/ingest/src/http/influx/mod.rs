@@ -61,12 +61,13 @@ async fn admit(
     request: Request,
     next: Next,
 ) -> Response {
-    let admitted = shared.admit(Peer::of(request.extensions()), |credentials| match dialect
-        .credentials_in_query(request.uri())
-    {
-        Some((user, password)) => credentials.check_pair(&user, &password),
-        None => credentials.check_influx(request.headers()),
-    });
+    let admitted = shared.admit(
+        Peer::find(request.extensions()),
+        |credentials| match dialect.credentials_in_query(request.uri()) {
+            Some((user, password)) => credentials.check_pair(&user, &password),
+            None => credentials.check_influx(request.headers()),
+        },
+    );
     match admitted {
         Ok(sender) => sender.run(request, next).await,
         Err(error) => dialect.refuse(&error),
@@ -151,7 +152,7 @@ fn decode_options(dialect: Dialect, parts: &Parts) -> Result<(DecodeOptions, boo
     let options = DecodeOptions {
         ts_unit,
         quoting: dialect == Dialect::V3,
-        ..DecodeOptions::new(Format::Line.into(), Encoding::of(&parts.headers)?)
+        ..DecodeOptions::new(Format::Line.into(), Encoding::from_headers(&parts.headers)?)
     };
     Ok((options, all_or_nothing))
 }
@@ -233,7 +234,7 @@ async fn ping(uri: Uri) -> Response {
 /// MongoDB.
 async fn query(State(shared): State<Arc<Shared>>, request: Request) -> Response {
     let (parts, body) = request.into_parts();
-    let limits = BodyLimits::of(&shared.cfg).at_most(QUERY_BYTES_MAX);
+    let limits = BodyLimits::new(&shared.cfg).at_most(QUERY_BYTES_MAX);
     let statement = match receive(&parts, body, &limits, &shared.bodies).await {
         Ok(received) => statement(&parts.uri).or_else(|| {
             // A form body has the syntax of a URL query.

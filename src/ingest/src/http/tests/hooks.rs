@@ -209,12 +209,12 @@ async fn what_is_not_understood_is_kept_and_can_be_read_again() {
     );
     let mut decoding = decoding();
     decoding.sender_tag = Some("sender".into());
-    let mut reader = Redecoder::of(&[], &[], Arc::new(decoding)).unwrap();
+    let mut reader = Redecoder::with_topics(&[], &[], Arc::new(decoding)).unwrap();
     let whole = DeadLetter {
         payload: br#"{"temp":1,"tags":{"sender":"other","site":"n"}}"#.to_vec(),
         ..dead[0].clone()
     };
-    let again = reader.read(&whole);
+    let again = reader.redecode(&whole);
     let reading = &again.batch.to_readings()[0];
     assert_eq!(
         (reading.sensor_id.as_str(), reading.ts_ms, again.rejected),
@@ -224,7 +224,7 @@ async fn what_is_not_understood_is_kept_and_can_be_read_again() {
     let tags: Vec<_> = reading.tags.keys().map(String::as_str).collect();
     assert_eq!(tags, ["site"]);
     assert_eq!(
-        reader.read(&dead[0]).reason(),
+        reader.redecode(&dead[0]).reason(),
         Some(RejectReason::InvalidJson.as_str())
     );
     let other = DeadLetter {
@@ -232,12 +232,12 @@ async fn what_is_not_understood_is_kept_and_can_be_read_again() {
         ..whole
     };
     assert_eq!(
-        reader.read(&other).reason(),
+        reader.redecode(&other).reason(),
         Some(RejectReason::UnknownFormat.as_str())
     );
     assert_eq!(
         reader
-            .read(&DeadLetter {
+            .redecode(&DeadLetter {
                 topic: "x".into(),
                 ..other
             })
@@ -389,9 +389,9 @@ async fn clouds_are_answered_what_they_ask_first() {
         (dead[0].reason.as_str(), dead[0].topic.as_str()),
         ("destination_confirmation", "/v1/hooks/json")
     );
-    let mut reader = Redecoder::of(&[], &[], Arc::new(decoding())).unwrap();
+    let mut reader = Redecoder::with_topics(&[], &[], Arc::new(decoding())).unwrap();
     assert_eq!(
-        reader.read(&dead[0]).reason(),
+        reader.redecode(&dead[0]).reason(),
         Some("destination_confirmation")
     );
 }
@@ -445,8 +445,8 @@ async fn thingsboard_devices_speak_for_themselves() {
             body.as_bytes()
         )
     );
-    let mut reader = Redecoder::of(&[], &[], Arc::new(decoding())).unwrap();
-    let again = reader.read(dead_letter);
+    let mut reader = Redecoder::with_topics(&[], &[], Arc::new(decoding())).unwrap();
+    let again = reader.redecode(dead_letter);
     assert_eq!(again.batch.to_readings(), readings);
     for token in ["gw1.other", "gw2.secret", "gw1", "x"] {
         let answer = telemetry(token, "{\"t\":1}").send(rig.addr).await;

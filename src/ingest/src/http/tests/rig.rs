@@ -153,7 +153,7 @@ impl Rig {
         )
         .await?;
         let addr = ingest.local_addr();
-        let limits = ingest.port.1.clone();
+        let limits = ingest.port_setter.clone();
         let renewal = ingest.renewal();
         let shutdown = CancellationToken::new();
         let closed = CancellationToken::new();

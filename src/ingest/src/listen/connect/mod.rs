@@ -211,8 +211,8 @@ fn level(bytes: &[u8]) -> Result<Option<u8>, ConnectError> {
 }
 
 /// Parses CONNECT if it has arrived completely.
-pub(super) fn read(buf: &mut BytesMut) -> Result<Option<ConnectRequest>, ConnectError> {
-    let head = Head::read(buf).ok().flatten();
+pub(super) fn read_connect(buf: &mut BytesMut) -> Result<Option<ConnectRequest>, ConnectError> {
+    let head = Head::parse(buf).ok().flatten();
     let is_whole = head.is_some_and(|head| buf.len() >= head.bytes + head.rest);
     // If the codec needs more of a complete packet, lengths or flags in it are wrong.
     let more = || {
@@ -245,7 +245,7 @@ pub(super) fn read(buf: &mut BytesMut) -> Result<Option<ConnectRequest>, Connect
 
 /// Checks the properties of a CONNECT that has arrived completely.
 fn check_v5(buf: &[u8]) -> Result<(), ConnectError> {
-    let whole = Head::read(buf)
+    let whole = Head::parse(buf)
         .ok()
         .flatten()
         .and_then(|head| buf[head.bytes..].get(..head.rest));

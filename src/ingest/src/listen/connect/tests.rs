@@ -170,9 +170,13 @@ fn no_answer_is_larger_than_the_device_accepts() {
 fn what_is_no_connect_is_told_by_its_first_bytes() {
     let v4 = b"\x10\x0d\x00\x04MQTT\x04\x02\x00\x3c\x00\x01c";
     for cut in 0..v4.len() {
-        assert_eq!(read(&mut BytesMut::from(&v4[..cut])), Ok(None), "{cut}");
+        assert_eq!(
+            read_connect(&mut BytesMut::from(&v4[..cut])),
+            Ok(None),
+            "{cut}"
+        );
     }
-    let request = read(&mut BytesMut::from(&v4[..])).unwrap().unwrap();
+    let request = read_connect(&mut BytesMut::from(&v4[..])).unwrap().unwrap();
     assert_eq!(
         (
             request.version,
@@ -192,7 +196,11 @@ fn what_is_no_connect_is_told_by_its_first_bytes() {
         (b"\x10\x0d\x00\x04MQTX", ConnectError::NotMqtt),
         (b"\x10\xff\xff\x7f\x00\x04MQTT\x05", ConnectError::NotMqtt),
     ] {
-        assert_eq!(read(&mut BytesMut::from(bytes)), Err(error), "{bytes:x?}");
+        assert_eq!(
+            read_connect(&mut BytesMut::from(bytes)),
+            Err(error),
+            "{bytes:x?}"
+        );
     }
     let v5 = self::request(None, None);
     assert_eq!(
@@ -233,7 +241,8 @@ fn connect_v5(properties: &[u8], will: Option<&[u8]>) -> Vec<u8> {
 
 #[test]
 fn a_property_of_connect_or_will_that_may_occur_once_occurs_once() {
-    let read = |bytes: &[u8]| read(&mut BytesMut::from(bytes)).map(|request| request.is_some());
+    let read =
+        |bytes: &[u8]| read_connect(&mut BytesMut::from(bytes)).map(|request| request.is_some());
     // MQTT 5 §3.1.2.11, all but those of authentication; a user property may be repeated.
     let once: [&[u8]; 6] = [
         &[0x11, 0, 0, 0, 9],
@@ -297,7 +306,7 @@ fn a_complete_packet_whose_parts_are_missing_is_no_connect() {
         b"\x10\x0d\x00\x04MQTT\x04\x02\x00\x3c\x00\x05x",
     ] {
         assert_eq!(
-            read(&mut BytesMut::from(bytes)),
+            read_connect(&mut BytesMut::from(bytes)),
             Err(ConnectError::NotMqtt),
             "{bytes:?}"
         );

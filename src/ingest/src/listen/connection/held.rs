@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
-use crate::listen::batcher::{AckSender, Incoming};
+use crate::listen::batcher::{AckSender, Incoming, Permits};
 use crate::listen::codec::{Publish, Reply, Version};
 use crate::listen::inflight::InFlight;
 use crate::listen::large::Room;
@@ -38,7 +38,7 @@ impl Held {
         acks: &AckSender,
         inflight: &mut InFlight<Reply>,
         version: Version,
-        permit: Permits,
+        permits: Permits,
     ) -> Incoming {
         let Publish {
             topic,
@@ -66,13 +66,10 @@ impl Held {
         Incoming {
             message,
             from: reply.map(|reply| (acks.clone(), inflight.push(reply))),
-            permit,
+            permits,
         }
     }
 }
-
-/// Parts of the bytes that may wait: of all senders, and of this one.
-pub(super) type Permits = (OwnedSemaphorePermit, Option<OwnedSemaphorePermit>);
 
 /// Waits for room for a message; `None` if the batcher has ended.
 pub(super) async fn room(
@@ -82,12 +79,13 @@ pub(super) async fn room(
 ) -> Option<(mpsc::OwnedPermit<Incoming>, Permits)> {
     let bytes = held.as_ref().map_or(1, weight);
     // The sender's own part first: waiting for it holds nothing of the others.
-    let own = match held.as_ref().and_then(|held| held.sender.as_ref()) {
+    let _own = match held.as_ref().and_then(|held| held.sender.as_ref()) {
         Some(grant) => grant.usage.queue(bytes as usize).await,
         None => None,
     };
-    let permit = shared.bytes.clone().acquire_many_owned(bytes).await.ok()?;
-    Some((batcher.reserve_owned().await.ok()?, (permit, own)))
+    let of_all = shared.bytes.clone().acquire_many_owned(bytes).await.ok()?;
+    let slot = batcher.reserve_owned().await.ok()?;
+    Some((slot, Permits { of_all, _own }))
 }
 
 /// A part of the sender's own share, if there is room; `None` inside: it has no share.

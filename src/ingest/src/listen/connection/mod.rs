@@ -30,7 +30,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::held::{Held, error, room, try_queue, weight};
 use super::authorization::Authorization;
-use super::batcher::{AckSender, Incoming};
+use super::batcher::{AckSender, Incoming, Permits};
 use super::clients::Registration;
 use super::close_reason::CloseReason;
 use super::codec::{Packet, ProtocolError, Publish, Reply};
@@ -261,10 +261,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                     (self.held, self.wanted) = (None, None);
                 }
                 room = room(self.batcher.clone(), &shared, &self.held), if has_window => {
-                    let (slot, permit) = room.ok_or(CloseReason::NotDelivered)?;
+                    let (slot, permits) = room.ok_or(CloseReason::NotDelivered)?;
                     if let Some(held) = self.held.take() {
                         let version = self.client.version;
-                        slot.send(held.incoming(&self.acks, &mut self.inflight, version, permit));
+                        slot.send(held.incoming(&self.acks, &mut self.inflight, version, permits));
                     }
                 }
                 () = given(&mut self.wanted), if self.wanted.is_some() => {
@@ -473,21 +473,24 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     /// Passes the held message on if there is room now.
     fn pass_on_at_once(&mut self) {
         let Some(held) = self.held.take() else { return };
-        let permit = self
+        let of_all = self
             .shared
             .bytes
             .clone()
             .try_acquire_many_owned(weight(&held))
             .ok();
-        let permit = permit.and_then(|permit| Some((permit, try_queue(&held)?)));
+        let permits = of_all.and_then(|of_all| {
+            let _own = try_queue(&held)?;
+            Some(Permits { of_all, _own })
+        });
         match (
             self.has_window(&held.publish),
-            permit,
+            permits,
             self.batcher.try_reserve(),
         ) {
-            (true, Some(permit), Ok(slot)) => {
+            (true, Some(permits), Ok(slot)) => {
                 let version = self.client.version;
-                slot.send(held.incoming(&self.acks, &mut self.inflight, version, permit));
+                slot.send(held.incoming(&self.acks, &mut self.inflight, version, permits));
             }
             _ => self.held = Some(held),
         }

@@ -171,7 +171,7 @@ fn flood(
 fn held_bytes(incoming: &mut mpsc::Receiver<Incoming>) -> usize {
     let mut all = 0;
     while let Ok(Incoming {
-        message, permit, ..
+        message, permits, ..
     }) = incoming.try_recv()
     {
         let texts: usize = message
@@ -183,9 +183,9 @@ fn held_bytes(incoming: &mut mpsc::Receiver<Incoming>) -> usize {
         let bytes =
             message.topic.len() + message.payload.len() + properties + size_of::<Incoming>();
         assert!(
-            permit.0.num_permits() >= bytes.min(BYTES_MAX),
+            permits.of_all.num_permits() >= bytes.min(BYTES_MAX),
             "{} for {bytes}",
-            permit.0.num_permits()
+            permits.of_all.num_permits()
         );
         assert!(
             message.payload.len() > 4096

@@ -23,7 +23,7 @@ async fn a_packet_that_waits_for_room_arrives_when_there_is_some() {
     let (tx, mut rx) = mpsc::channel(QUEUE_MAX);
     let (near, mut device) = tokio::io::duplex(100_000);
     let connection = connection_of(0, near, &shared, Version::V4, &tx);
-    let owner = net::shares::Owner::of(None, Ipv4Addr::from_bits(0).into());
+    let owner = net::shares::Owner::identify(None, Ipv4Addr::from_bits(0).into());
     let rooms = [
         shared.large.ask(&owner, LARGE_BYTES_MAX / 4),
         shared.large.ask(&owner, LARGE_BYTES_MAX / 4),

@@ -48,7 +48,7 @@ struct Route {
 impl Route {
     /// Updates the fields that depend on the decoder settings.
     fn renew(&mut self, formats: &Formats, decoding: &Decoding) {
-        self.how = PayloadDecoder::of(&self.format_name, formats);
+        self.how = PayloadDecoder::find(&self.format_name, formats);
         self.ts_unit = self.ts_unit_own.or(self.how.ts_unit_usual());
         self.limits = self.zone.map(|zone| Limits {
             zone: Some(zone),
@@ -68,7 +68,7 @@ enum PayloadDecoder {
 }
 
 impl PayloadDecoder {
-    fn of(name: &str, formats: &Formats) -> PayloadDecoder {
+    fn find(name: &str, formats: &Formats) -> PayloadDecoder {
         match formats.get(name) {
             _ if name == sparkplug::NAME => PayloadDecoder::Sparkplug,
             Ok(decoder) => PayloadDecoder::Alone(decoder),
@@ -542,7 +542,7 @@ impl Collector {
             sensor_id: captured.sensor_id,
             field: captured.field,
             tags: &captured.tags,
-            ..Context::of(decoding, received_at_ms)
+            ..Context::new(decoding, received_at_ms)
         };
         match &route.how {
             PayloadDecoder::Alone(decoder) => {
@@ -568,12 +568,12 @@ fn dead_letter(
         .refused
         .as_ref()
         .map_or(message.payload.len(), |refused| refused.payload_bytes);
-    let payload = (&message.payload[..], payload_bytes);
     DeadLetter::keep_part(
         received_at_ms,
         source,
         topic,
-        payload,
+        &message.payload,
+        payload_bytes,
         reason.as_str(),
         detail,
     )

@@ -378,7 +378,7 @@ impl Shard {
                 } else {
                     i64::MIN
                 },
-                schema: self.schemas.of(batch, reading.schema),
+                schema: self.schemas.intern(batch, reading.schema),
                 numbers: reading.numbers,
                 payload: reading.payload,
             };

@@ -20,7 +20,7 @@ pub(super) async fn receive(
     request: Request,
     bytes_max: usize,
 ) -> Result<Vec<u8>, PrometheusError> {
-    let peer = Peer::of(request.extensions()).cloned();
+    let peer = Peer::find(request.extensions()).cloned();
     if let Some(peer) = &peer {
         peer.arriving();
     }

@@ -34,7 +34,7 @@ pub(super) fn read_last_used(files: &[PathBuf], config: Option<&Path>) -> Option
     };
     let mut newest: Option<LastUsed> = None;
     for file in files {
-        match (LastUsed::read(&file), &mut newest) {
+        match (LastUsed::load(&file), &mut newest) {
             (Ok(read), Some(newest)) => newest.merge(read),
             (Ok(read), None) => newest = Some(read),
             (Err(error), _) => {
@@ -96,7 +96,7 @@ pub(super) fn list(
     for row in &mut rows {
         let (key, time) = match last_used.map(|last_used| {
             last_used
-                .of(id(row))
+                .find(id(row))
                 .ok_or_else(|| last_used.unused_since())
         }) {
             None => ("last_used", None),
