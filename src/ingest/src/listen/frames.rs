@@ -22,6 +22,7 @@ use bytes::{Buf, Bytes, BytesMut};
 use rumqttc_v5::mqttbytes::v5::DisconnectReasonCode as Reason;
 
 use super::codec::{self, Packet, ProtocolError, Publish, Version};
+use super::packet_fields::integer;
 use super::strict;
 
 /// A packet of at most this size is buffered without reserving room. A connection holds at most
@@ -87,23 +88,14 @@ impl Head {
         let Some((&first, lengths)) = buf.split_first() else {
             return Ok(None);
         };
-        let mut rest = 0usize;
-        let mut shift = 0;
-        for (at, byte) in lengths.iter().take(4).enumerate() {
-            rest |= usize::from(byte & 0x7f) << shift;
-            if *byte < 0x80 {
-                return Ok(Some(Head {
-                    first,
-                    bytes: at + 2,
-                    rest,
-                }));
-            }
-            shift += 7;
-        }
-        if lengths.len() < 4 {
-            Ok(None)
-        } else {
-            Err(ProtocolError(Reason::MalformedPacket))
+        match integer(lengths) {
+            Some((rest, after)) => Ok(Some(Head {
+                first,
+                bytes: buf.len() - after.len(),
+                rest,
+            })),
+            None if lengths.len() < 4 => Ok(None),
+            None => Err(ProtocolError(Reason::MalformedPacket)),
         }
     }
 }
