@@ -25,7 +25,7 @@ use net::access::{Credentials, Grant, Held, Protocol};
 use net::http::access_error::AccessError;
 use net::http::peer::{Peer, judge, over_quota};
 use net::http::refused_body::Payer;
-use net::http::tokens::{TokenFault, identify};
+use net::http::tokens::identify;
 use telemetry::metrics;
 
 /// The status in the metrics if the sender disconnected before the answer (nginx's 499). It is
@@ -78,7 +78,7 @@ impl Shared {
     pub(super) fn admit(
         &self,
         peer: Option<&Peer>,
-        check: impl FnOnce(&Credentials) -> Result<Arc<Grant>, TokenFault>,
+        check: impl FnOnce(&Credentials) -> Result<Arc<Grant>, AccessError>,
     ) -> Result<Sender, IngestError> {
         let sender = self.open(peer, check)?;
         self.admission.check()?;
@@ -95,7 +95,7 @@ impl Shared {
     pub(super) fn open(
         &self,
         peer: Option<&Peer>,
-        check: impl FnOnce(&Credentials) -> Result<Arc<Grant>, TokenFault>,
+        check: impl FnOnce(&Credentials) -> Result<Arc<Grant>, AccessError>,
     ) -> Result<Sender, IngestError> {
         if self.stopping.load(Ordering::Acquire) {
             return Err(IngestError::Admission(AdmissionError::Stopping));
@@ -103,10 +103,7 @@ impl Shared {
         let Some(credentials) = &self.credentials else {
             return Ok(Sender(None));
         };
-        let grant = judge(
-            peer,
-            identify(credentials, peer, check).map_err(AccessError::from),
-        )?;
+        let grant = judge(peer, identify(credentials, peer, check))?;
         let now = self.clock.now();
         check_sender(peer, &grant, now.wall_ms)?;
         peer.inspect(|peer| peer.sent_by(&grant));

@@ -29,9 +29,9 @@ use super::error::IngestError;
 use super::hooks::Target;
 use super::pipeline::{self, DecodedBody};
 use super::routes::{TELEMETRY, with_slash};
+use net::http::access_error::AccessError;
 use net::http::encoding::Encoding;
 use net::http::peer::Peer;
-use net::http::tokens::TokenFault;
 
 /// The mapping; a configuration can replace it with its own of that name.
 const PROFILE: &str = "thingsboard-telemetry";
@@ -60,7 +60,7 @@ async fn admit(
         Err(rejection) => return IngestError::from(rejection).into_response(),
     };
     match shared.admit(Peer::find(request.extensions()), |credentials| {
-        credentials.of_token(&token).ok_or(TokenFault::Wrong)
+        credentials.of_token(&token).ok_or(AccessError::WrongToken)
     }) {
         Ok(sender) => {
             let device = sender

@@ -39,7 +39,24 @@ pub enum AccessError {
     },
 }
 
+impl From<CredentialFault> for AccessError {
+    fn from(fault: CredentialFault) -> AccessError {
+        match fault {
+            CredentialFault::Wrong => AccessError::WrongToken,
+            CredentialFault::Jwt(fault) => AccessError::Jwt(fault),
+            CredentialFault::NoIdentity => AccessError::NoIdentity,
+        }
+    }
+}
+
 impl AccessError {
+    /// The answer with this text in place of its own.
+    pub(super) fn response(&self, detail: &str) -> Response {
+        let mut response = refusal(self.status(), self.reason(), detail);
+        self.add_headers(response.headers_mut());
+        response
+    }
+
     /// 401: the credentials are missing or not valid. 403: they do not allow this. 429: a quota is
     /// exceeded, or the address is paused.
     pub fn status(&self) -> StatusCode {
@@ -132,8 +149,6 @@ fn denied_text(denied: Denied) -> &'static str {
 
 impl IntoResponse for AccessError {
     fn into_response(self) -> Response {
-        let mut response = refusal(self.status(), self.reason(), &self.to_string());
-        self.add_headers(response.headers_mut());
-        response
+        self.response(&self.to_string())
     }
 }

@@ -9,77 +9,30 @@ use std::sync::Arc;
 
 use axum::http::HeaderMap;
 use axum::http::header::AUTHORIZATION;
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD as BASE64;
 
-use super::access_error::{AccessError, refusal};
+use super::access_error::AccessError;
 use super::peer::{Peer, judge};
-use crate::access::{CredentialFault, Credentials, Grant, JwtFault};
-
-/// Why a request is not authorized.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum TokenFault {
-    /// It has no token.
-    Missing,
-    /// The header does not have a token.
-    Malformed,
-    /// No such id, or another secret.
-    Wrong,
-    /// It is a JWT that is not accepted.
-    Jwt(JwtFault),
-    /// The client certificate has no identity.
-    NoIdentity,
-}
-
-impl From<CredentialFault> for TokenFault {
-    fn from(fault: CredentialFault) -> TokenFault {
-        match fault {
-            CredentialFault::Wrong => TokenFault::Wrong,
-            CredentialFault::Jwt(fault) => TokenFault::Jwt(fault),
-            CredentialFault::NoIdentity => TokenFault::NoIdentity,
-        }
-    }
-}
-
-impl From<TokenFault> for AccessError {
-    fn from(fault: TokenFault) -> AccessError {
-        match fault {
-            TokenFault::Missing => AccessError::NoToken,
-            TokenFault::Malformed => AccessError::MalformedToken,
-            TokenFault::Wrong => AccessError::WrongToken,
-            TokenFault::Jwt(fault) => AccessError::Jwt(fault),
-            TokenFault::NoIdentity => AccessError::NoIdentity,
-        }
-    }
-}
-
-impl TokenFault {
-    /// The answer (401) with this text, for a port on which nothing is sent.
-    pub fn response(self, detail: &str) -> Response {
-        let error = AccessError::from(self);
-        let mut response = refusal(error.status(), error.reason(), detail);
-        error.add_headers(response.headers_mut());
-        response
-    }
-}
+use crate::access::{Credentials, Grant};
 
 impl Credentials {
     /// Verifies the token in the header `Authorization`.
-    pub fn check(&self, headers: &HeaderMap) -> Result<Arc<Grant>, TokenFault> {
+    pub fn check(&self, headers: &HeaderMap) -> Result<Arc<Grant>, AccessError> {
         let (scheme, rest) = authorization(headers)?;
         if scheme.eq_ignore_ascii_case("basic") {
             let decoded = BASE64
                 .decode(rest)
                 .ok()
                 .and_then(|bytes| String::from_utf8(bytes).ok());
-            let decoded = decoded.ok_or(TokenFault::Malformed)?;
-            let (user, password) = decoded.split_once(':').ok_or(TokenFault::Malformed)?;
+            let decoded = decoded.ok_or(AccessError::MalformedToken)?;
+            let (user, password) = decoded.split_once(':').ok_or(AccessError::MalformedToken)?;
             self.check_pair(user, password)
         } else if scheme.eq_ignore_ascii_case("bearer") || scheme.eq_ignore_ascii_case("token") {
             self.check_text(rest)
         } else {
-            Err(TokenFault::Malformed)
+            Err(AccessError::MalformedToken)
         }
     }
 
@@ -91,21 +44,15 @@ impl Credentials {
         &self,
         headers: &HeaderMap,
         peer: Option<&Peer>,
-        text: fn(TokenFault) -> Cow<'static, str>,
+        text: fn(&AccessError) -> Cow<'static, str>,
     ) -> Result<Arc<Grant>, Box<Response>> {
         let checked = identify(self, peer, |credentials| credentials.check(headers));
-        let fault = checked.as_ref().err().copied();
-        judge(peer, checked.map_err(AccessError::from)).map_err(|error| match fault {
-            Some(fault) if !matches!(error, AccessError::Paused { .. }) => {
-                Box::new(fault.response(&text(fault)))
-            }
-            _ => Box::new(error.into_response()),
-        })
+        judge(peer, checked).map_err(|error| Box::new(error.response(&text(&error))))
     }
 
     /// Like [`Credentials::check`], for InfluxDB clients: also accepts `Token user:password`, with
     /// which version 2 clients send a user name and password of version 1.
-    pub fn check_influx(&self, headers: &HeaderMap) -> Result<Arc<Grant>, TokenFault> {
+    pub fn check_influx(&self, headers: &HeaderMap) -> Result<Arc<Grant>, AccessError> {
         let (scheme, rest) = authorization(headers)?;
         // A secret may contain a colon. The id before it ends at the first dot.
         match rest.split_once(':').filter(|(user, _)| !user.contains('.')) {
@@ -122,35 +69,35 @@ impl Credentials {
         &self,
         headers: &HeaderMap,
         in_query: Option<&str>,
-    ) -> Result<Arc<Grant>, TokenFault> {
+    ) -> Result<Arc<Grant>, AccessError> {
         match in_query
             .map(Ok)
             .or_else(|| headers.get("x-api-key").map(|value| value.to_str()))
         {
-            Some(token) => self.check_text(token.map_err(|_| TokenFault::Malformed)?),
+            Some(token) => self.check_text(token.map_err(|_| AccessError::MalformedToken)?),
             None => self.check_influx(headers),
         }
     }
 
     /// Verifies a token that is given as id and secret, or as password of any user.
-    pub fn check_pair(&self, user: &str, password: &str) -> Result<Arc<Grant>, TokenFault> {
+    pub fn check_pair(&self, user: &str, password: &str) -> Result<Arc<Grant>, AccessError> {
         if let Some(grant) = self.of_secret(user, password) {
             return Ok(grant);
         }
         match self.check_text(password) {
             // Without a dot it can only be the secret of this user.
-            Err(TokenFault::Malformed) if !user.is_empty() && !password.is_empty() => {
-                Err(TokenFault::Wrong)
+            Err(AccessError::MalformedToken) if !user.is_empty() && !password.is_empty() => {
+                Err(AccessError::WrongToken)
             }
             other => other,
         }
     }
 
     /// Verifies a token of the form `id.secret`, or a JWT.
-    fn check_text(&self, token: &str) -> Result<Arc<Grant>, TokenFault> {
-        let (id, secret) = token.split_once('.').ok_or(TokenFault::Malformed)?;
+    fn check_text(&self, token: &str) -> Result<Arc<Grant>, AccessError> {
+        let (id, secret) = token.split_once('.').ok_or(AccessError::MalformedToken)?;
         if id.is_empty() || secret.is_empty() {
-            return Err(TokenFault::Malformed);
+            return Err(AccessError::MalformedToken);
         }
         Ok(self.of_text(token)?)
     }
@@ -161,8 +108,8 @@ impl Credentials {
 pub fn identify(
     credentials: &Credentials,
     peer: Option<&Peer>,
-    check: impl FnOnce(&Credentials) -> Result<Arc<Grant>, TokenFault>,
-) -> Result<Arc<Grant>, TokenFault> {
+    check: impl FnOnce(&Credentials) -> Result<Arc<Grant>, AccessError>,
+) -> Result<Arc<Grant>, AccessError> {
     let Some(kind) = credentials.by_certificate() else {
         return check(credentials);
     };
@@ -173,17 +120,17 @@ pub fn identify(
 }
 
 /// Scheme and rest of the only `Authorization` header; several are malformed.
-fn authorization(headers: &HeaderMap) -> Result<(&str, &str), TokenFault> {
+fn authorization(headers: &HeaderMap) -> Result<(&str, &str), AccessError> {
     let mut values = headers.get_all(AUTHORIZATION).iter();
-    let value = values.next().ok_or(TokenFault::Missing)?;
+    let value = values.next().ok_or(AccessError::NoToken)?;
     if values.next().is_some() {
-        return Err(TokenFault::Malformed);
+        return Err(AccessError::MalformedToken);
     }
     let (scheme, rest) = value
         .to_str()
         .ok()
         .and_then(|v| v.split_once(' '))
-        .ok_or(TokenFault::Malformed)?;
+        .ok_or(AccessError::MalformedToken)?;
     Ok((scheme, rest.trim()))
 }
 
@@ -226,7 +173,7 @@ mod tests {
             tokens
                 .check(&headers)
                 .map(drop)
-                .map_err(|fault| AccessError::from(fault).reason())
+                .map_err(|error| error.reason())
         };
         assert_eq!(check("Bearer gw1.one.with.dots"), Ok(()));
         assert_eq!(check("bearer gw2.two"), Ok(()));
@@ -269,7 +216,7 @@ mod tests {
             tokens
                 .check(&HeaderMap::new())
                 .map(drop)
-                .map_err(|fault| AccessError::from(fault).reason()),
+                .map_err(|error| error.reason()),
             Err("no_token")
         );
     }

@@ -7,9 +7,9 @@ use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 
 use crate::read::ReadError;
-use net::access::{CredentialFault, Denied};
+use net::access::Denied;
+use net::http::AccessError;
 use net::http::json;
-use net::http::tokens::TokenFault;
 use telemetry::tail::TooManyWatchers;
 
 /// Why a request fails.
@@ -73,22 +73,21 @@ pub(super) enum ApiError {
 }
 
 /// Why a reader is refused (401), and what to do.
-pub(super) fn token_text(fault: TokenFault) -> Cow<'static, str> {
-    let text = match fault {
-        TokenFault::Missing => {
+pub(super) fn token_text(error: &AccessError) -> Cow<'static, str> {
+    let text = match error {
+        AccessError::NoToken => {
             "reading requires a token of http.tokens_file: send it as `Authorization: Bearer \
              <id>.<secret>`, or its id and secret as user name and password (HTTP Basic)"
         }
-        TokenFault::Malformed => {
+        AccessError::MalformedToken => {
             "malformed header Authorization; to read, send a token of http.tokens_file as `Bearer \
              <id>.<secret>`, or its id and secret as user name and password (HTTP Basic)"
         }
-        TokenFault::Wrong => {
+        AccessError::WrongToken => {
             "token rejected, so it cannot read: its id is not in http.tokens_file, or its secret \
              does not match"
         }
-        TokenFault::Jwt(fault) => return fault.to_string().into(),
-        TokenFault::NoIdentity => return CredentialFault::NoIdentity.to_string().into(),
+        other => return other.to_string().into(),
     };
     text.into()
 }
