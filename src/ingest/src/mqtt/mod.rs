@@ -24,7 +24,7 @@
 //! - `acks` tracks which messages may be acknowledged.
 //! - `link`, with `v4` and `v5`, is one connection, and decides when the broker seems to be gone.
 //!   `transport` opens its stream, with `socket` and `target`, which also reads certificates and
-//!   password. `observe` (with `websocket`) notes what the broker says about the connection,
+//!   password. `observe` notes what the broker says about the connection,
 //!   `reason` what its codes mean.
 //! - `subscribe` tracks which filters are requested and granted. `losses` and `backoff` decide what
 //!   is said of a lost connection, and when the next one is opened.
@@ -94,7 +94,6 @@ mod target;
 mod transport;
 mod v4;
 mod v5;
-mod websocket;
 mod window;
 
 pub use births_file::{births_path, read_births};

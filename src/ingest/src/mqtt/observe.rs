@@ -10,7 +10,6 @@
 //! ([`KEPT_BYTES_MAX`]), of other packets none.
 
 use super::reason::{self, Packet};
-use super::websocket::WebSocket;
 use crate::packet_fields::{REASON_STRING, SERVER_REFERENCE, integer, text_property};
 use config::MqttProtocol;
 
@@ -118,51 +117,22 @@ impl State {
 #[derive(Debug)]
 pub(super) struct PacketObserver {
     protocol: MqttProtocol,
-    websocket: Option<WebSocket>,
-    packets: Packets,
-}
-
-#[derive(Debug)]
-struct Packets {
     state: State,
     kept: Vec<u8>,
 }
 
 impl PacketObserver {
     /// Before the first byte; `protocol` is that of our CONNECT.
-    pub(super) fn new(protocol: MqttProtocol, is_websocket: bool) -> PacketObserver {
+    pub(super) fn new(protocol: MqttProtocol) -> PacketObserver {
         PacketObserver {
             protocol,
-            websocket: is_websocket.then(WebSocket::new),
-            packets: Packets {
-                state: State::BETWEEN,
-                kept: vec![],
-            },
+            state: State::BETWEEN,
+            kept: vec![],
         }
     }
 
     /// Reads the next bytes.
-    pub(super) fn observe(&mut self, bytes: &[u8], mut notice: impl FnMut(Notice)) {
-        let PacketObserver {
-            protocol,
-            websocket,
-            packets,
-        } = self;
-        let mut read = |bytes: &[u8]| packets.observe(bytes, *protocol, &mut notice);
-        match websocket {
-            None => read(bytes),
-            Some(websocket) => websocket.find_data(bytes, read),
-        }
-    }
-}
-
-impl Packets {
-    fn observe(
-        &mut self,
-        mut bytes: &[u8],
-        protocol: MqttProtocol,
-        notice: &mut impl FnMut(Notice),
-    ) {
+    pub(super) fn observe(&mut self, mut bytes: &[u8], mut notice: impl FnMut(Notice)) {
         while let Some((&first, rest)) = bytes.split_first() {
             match &mut self.state {
                 State::Head { bytes: head, len } => {
@@ -188,7 +158,7 @@ impl Packets {
                 State::Lost => return,
             }
             if let State::Body { first, left: 0 } = self.state {
-                notice_of(protocol, first >> 4, &self.kept).map(&mut *notice);
+                notice_of(self.protocol, first >> 4, &self.kept).map(&mut notice);
                 self.kept.clear();
                 self.state = State::BETWEEN;
             }
@@ -245,7 +215,7 @@ mod tests {
 
     fn notices(protocol: MqttProtocol, bytes: &[u8]) -> Vec<String> {
         let all = |step| {
-            let mut observer = PacketObserver::new(protocol, false);
+            let mut observer = PacketObserver::new(protocol);
             let mut seen = vec![];
             for part in bytes.chunks(step) {
                 observer.observe(part, |notice| {
@@ -366,18 +336,5 @@ mod tests {
         assert_eq!(notices(V5, &long).len(), 1);
         assert_eq!(notices(V5, b"\xff\xff\xff\xff\xff\xe0\x01\x8e"), [""; 0]);
         assert_eq!(notices(V5, b"\x20\x00\x20\x01\x00"), [""; 0], "too short");
-    }
-
-    #[test]
-    fn a_broker_behind_a_websocket_is_read_too() {
-        let mut observer = PacketObserver::new(V5, true);
-        let mut seen = 0;
-        for part in [
-            &b"HTTP/1.1 101 x\r\n\r\n\x82\x05\x20\x03\x00\x00\x00"[..],
-            b"\x82\x01\xe0\x82\x02\x01\x8e",
-        ] {
-            observer.observe(part, |_| seen += 1);
-        }
-        assert_eq!(seen, 2);
     }
 }

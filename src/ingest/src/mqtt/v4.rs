@@ -25,11 +25,7 @@ pub(super) fn open(
     dialer: Dialer,
 ) -> Result<(AsyncClient, EventLoop), SetupError> {
     let target = &dialer.target;
-    let broker = if dialer.is_websocket() {
-        Broker::websocket(target.websocket_url()).map_err(SetupError::options)?
-    } else {
-        Broker::tcp(target.host.clone(), target.port)
-    };
+    let broker = Broker::tcp(target.host.clone(), target.port);
     let mut options = MqttOptions::new(config.client_id.clone(), broker);
     options
         .set_keep_alive(keep_alive_seconds(config))

@@ -22,11 +22,7 @@ pub(super) fn open(
     dialer: Dialer,
 ) -> Result<(AsyncClient, EventLoop), SetupError> {
     let target = &dialer.target;
-    let broker = if dialer.is_websocket() {
-        Broker::websocket(target.websocket_url()).map_err(SetupError::options)?
-    } else {
-        Broker::tcp(target.host.clone(), target.port)
-    };
+    let broker = Broker::tcp(target.host.clone(), target.port);
     let mut options = MqttOptions::new(config.client_id.clone(), broker);
     let expiry_seconds = u32::try_from(config.session_expiry.as_secs()).unwrap_or(u32::MAX);
     options
