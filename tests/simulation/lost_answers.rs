@@ -216,6 +216,8 @@ fn check(seed: u64, store: &MemoryStore, sent: &Sent, max_readings: u32) {
 
 /// Runs the history of a seed.
 pub(crate) fn run(seed: u64) {
+    // The jitter of the flush stage's waits.
+    fastrand::seed(seed);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .start_paused(true)
