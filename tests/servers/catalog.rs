@@ -227,7 +227,7 @@ fn page(
 }
 
 #[tokio::test]
-async fn the_catalogue_of_an_older_database_is_filled_once_and_continues_after_a_restart() {
+async fn a_catalogue_that_is_not_complete_is_filled_once_and_continues_after_a_restart() {
     let uri = Mongod::shared().uri();
     let database = unique_database("catalog_fill");
     let (store, db) = open(uri.clone(), &database).await;

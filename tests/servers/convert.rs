@@ -56,7 +56,10 @@ pub(super) async fn convert(
     into: StorageMode,
     hook: Option<Hook>,
 ) -> Result<Converted, MaintainError> {
-    seed.store.convert(&options(into, hook), |_| {}).await
+    seed.store
+        .maintenance()
+        .convert(&options(into, hook), |_| {})
+        .await
 }
 
 /// Stops at the first `step` of `sensor`.
@@ -176,7 +179,12 @@ async fn stopped_after_any_step_every_reading_is_stored_once_and_the_next_run_co
         drop_leftovers: true,
         ..options(StorageMode::Bucket, None)
     };
-    let done = seed.store.convert(&drop, |_| {}).await.unwrap();
+    let done = seed
+        .store
+        .maintenance()
+        .convert(&drop, |_| {})
+        .await
+        .unwrap();
     assert_eq!(
         (done.removed, done.leftovers, seed.measured().await),
         (all.len() as u64, 0, 0)

@@ -279,7 +279,11 @@ async fn reconcile_and_convert_know_the_pages_of_a_time_series_bucket() {
         listed_max: 10,
         page: (1000, 1 << 20),
     };
-    let report = store.reconcile(&reconcile(false)).await.unwrap();
+    let report = store
+        .maintenance()
+        .reconcile(&reconcile(false))
+        .await
+        .unwrap();
     assert_eq!(
         (
             report.buckets,
@@ -294,13 +298,25 @@ async fn reconcile_and_convert_know_the_pages_of_a_time_series_bucket() {
         .update_one(page_of(1), doc! { "$inc": { "summary.n.sum": 1 } })
         .await
         .unwrap();
-    let report = store.reconcile(&reconcile(false)).await.unwrap();
+    let report = store
+        .maintenance()
+        .reconcile(&reconcile(false))
+        .await
+        .unwrap();
     assert_eq!(report.differences, 1, "{report:?}");
-    let report = store.reconcile(&reconcile(true)).await.unwrap();
+    let report = store
+        .maintenance()
+        .reconcile(&reconcile(true))
+        .await
+        .unwrap();
     assert_eq!((report.differences, report.repaired), (1, 1), "{report:?}");
     stored::exactly_once(&stored::readings(&uri, db.name()), sent("wide", 0..100));
     buckets.delete_one(page_of(1)).await.unwrap();
-    let report = store.reconcile(&reconcile(true)).await.unwrap();
+    let report = store
+        .maintenance()
+        .reconcile(&reconcile(true))
+        .await
+        .unwrap();
     assert!(report.is_equal() && report.repaired > 0, "{report:?}");
     stored::exactly_once(&stored::readings(&uri, db.name()), sent("wide", 0..100));
     for (into, forms) in [(StorageMode::Bucket, 0), (StorageMode::TimeSeries, 1)] {
@@ -312,7 +328,7 @@ async fn reconcile_and_convert_know_the_pages_of_a_time_series_bucket() {
             drop_leftovers: true,
             hook: None,
         };
-        let done = store.convert(&options, |_| {}).await.unwrap();
+        let done = store.maintenance().convert(&options, |_| {}).await.unwrap();
         assert_eq!(
             (done.buckets, done.readings, done.skipped_total),
             (1, 100, 0),
@@ -332,7 +348,11 @@ async fn reconcile_and_convert_know_the_pages_of_a_time_series_bucket() {
                     .iter()
                     .all(|page| page.contains_key("storage") == (forms == 1))
         );
-        let report = store.reconcile(&reconcile(false)).await.unwrap();
+        let report = store
+            .maintenance()
+            .reconcile(&reconcile(false))
+            .await
+            .unwrap();
         assert_eq!(report.differences, 0, "{report:?}");
     }
 }

@@ -463,5 +463,5 @@ pub(super) async fn reconcile(
         page: (1000, 1 << 20),
         listed_max: 1000,
     };
-    store.reconcile(&options).await.unwrap()
+    store.maintenance().reconcile(&options).await.unwrap()
 }

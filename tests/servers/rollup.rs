@@ -287,10 +287,20 @@ async fn mongodb_keeps_the_contract_of_days() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_zone_of_a_database_stays_and_the_view_has_averages() {
     let name = unique_database("zone");
-    unprepared(&name, "UTC").await.inspect().await.unwrap();
+    unprepared(&name, "UTC")
+        .await
+        .schema()
+        .inspect()
+        .await
+        .unwrap();
     let store = mongo(&name, "Europe/Berlin").await.unwrap();
     let refused = mongo(&name, "UTC").await.unwrap_err();
-    let checked = unprepared(&name, "UTC").await.inspect().await.unwrap_err();
+    let checked = unprepared(&name, "UTC")
+        .await
+        .schema()
+        .inspect()
+        .await
+        .unwrap_err();
     for error in [refused, checked.to_string()] {
         for part in ["Europe/Berlin", "rollup.zone = ", "init --rollup-from"] {
             assert!(error.contains(part), "{part}: {error}");
@@ -348,12 +358,14 @@ async fn the_past_is_filled_also_after_an_interruption_and_checked() {
     // Interrupted after the third sensor.
     let (stop, stopped) = tokio::sync::oneshot::channel();
     let mut stop = Some(stop);
-    let filled = store.fill_days(zone, START, START + 200 * HOUR, |_, at| {
-        if at.sensors == 3 {
-            stop.take().unwrap().send(()).unwrap();
-            std::thread::sleep(Duration::from_millis(300));
-        }
-    });
+    let filled = store
+        .maintenance()
+        .fill_days(zone, START, START + 200 * HOUR, |_, at| {
+            if at.sensors == 3 {
+                stop.take().unwrap().send(()).unwrap();
+                std::thread::sleep(Duration::from_millis(300));
+            }
+        });
     tokio::select! {
         biased;
         _ = stopped => {}
@@ -366,6 +378,7 @@ async fn the_past_is_filled_also_after_an_interruption_and_checked() {
     };
     let check = async |sensors: &[String], repair: bool| {
         store
+            .maintenance()
             .check_days(zone, &selection(sensors), START + 200 * HOUR, repair)
             .await
             .unwrap()
@@ -375,6 +388,7 @@ async fn the_past_is_filled_also_after_an_interruption_and_checked() {
     // Not by a service with `rollup.days`, which would mark the day.
     write(&store, &sensors[0], START + 3 * HOUR, 0, 3).await;
     let filled = store
+        .maintenance()
         .fill_days(zone, START, START + 200 * HOUR, |_, _| {})
         .await
         .unwrap();
@@ -383,6 +397,7 @@ async fn the_past_is_filled_also_after_an_interruption_and_checked() {
     let after = check(&[], false).await;
     assert_eq!((after.days, after.differences), (24, 6), "{after:?}");
     let again = store
+        .maintenance()
         .fill_days(zone, START - 2 * DAY, START + 200 * HOUR, |_, _| {})
         .await
         .unwrap();

@@ -210,8 +210,7 @@ async fn a_refused_dead_letter_is_reported_and_the_others_are_stored() {
     }
 }
 
-/// Dead letters of senders expire; those with acknowledged readings did in earlier versions, and no
-/// longer do.
+/// Dead letters of senders expire, those with acknowledged readings do not.
 #[tokio::test(flavor = "multi_thread")]
 async fn only_dead_letters_of_senders_expire() {
     for mongod in [Mongod::shared(), Mongod::shared_v44()] {
@@ -219,14 +218,6 @@ async fn only_dead_letters_of_senders_expire() {
             uri: config::Secret::new(mongod.uri()),
             ..settings(&unique_database("expire"))
         };
-        let db = mongodb::Client::with_uri_str(mongod.uri())
-            .await
-            .unwrap()
-            .database(&settings.database);
-        let before = doc! { "key": { "received_at": 1 }, "name": "received_at_ttl", "expireAfterSeconds": 77 };
-        db.run_command(doc! { "createIndexes": "dead_letters", "indexes": [before] })
-            .await
-            .unwrap();
         let (_, db) = prepared(settings.clone()).await;
         let indexes = || async {
             let found: Vec<_> = db

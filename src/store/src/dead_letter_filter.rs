@@ -4,7 +4,7 @@
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD as BASE64;
 
-use crate::maintain::report;
+use crate::maintain::time;
 use model::DeadLetter;
 
 /// Selects dead letters; all conditions must match.
@@ -54,7 +54,7 @@ pub(crate) fn pattern_of(glob: &str) -> String {
 pub fn line(id: &str, dead_letter: &DeadLetter) -> String {
     let mut listed = serde_json::json!({
         "id": id,
-        "received_at": report::time(dead_letter.received_at_ms),
+        "received_at": time(dead_letter.received_at_ms),
         "source": dead_letter.source,
         "topic": dead_letter.topic,
         "reason": dead_letter.reason,

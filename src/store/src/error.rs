@@ -97,12 +97,24 @@ impl fmt::Display for StoreErrorKind {
 }
 
 impl StoreError {
+    pub(crate) fn not_applied(kind: StoreErrorKind, detail: impl Into<String>) -> StoreError {
+        StoreError::NotApplied {
+            kind,
+            detail: detail.into(),
+        }
+    }
+
+    pub(crate) fn unknown(kind: StoreErrorKind, detail: impl Into<String>) -> StoreError {
+        StoreError::Unknown {
+            kind,
+            detail: detail.into(),
+        }
+    }
+
     /// The result of a request that was not started because other requests used up the time limit.
     pub fn deferred() -> StoreError {
-        StoreError::NotApplied {
-            kind: StoreErrorKind::Deferred,
-            detail: "not started within the time limit of its batch".into(),
-        }
+        let detail = "not started within the time limit of its batch";
+        StoreError::not_applied(StoreErrorKind::Deferred, detail)
     }
 
     /// Whether the whole store is unreachable; the same request can be sent again later.

@@ -1,10 +1,9 @@
-//! Fills the catalogue of a database that an earlier version has written: once, in the background,
-//! sensor by sensor.
+//! Fills a catalogue that is not complete, such as that of a database that was restored without it:
+//! once, in the background, sensor by sensor.
 //!
 //! The position is stored after each batch of sensors, so a restart continues there. Two instances
 //! may both do it; the entries are the same. Sensors that report meanwhile are in the catalogue
-//! anyway, because their entries are written before their pages. All instances must have the new
-//! version: an older one writes pages without entries.
+//! anyway, because their entries are written before their pages.
 //!
 //! After each sensor the task rests as long as the sensor took, so that it uses at most half of one
 //! connection.
@@ -38,7 +37,7 @@ pub async fn fill_some(store: &dyn Store, from: &CatalogFill) -> Result<CatalogF
     let sensors = store.sensors(&query).await?;
     for sensor in &sensors {
         let begun = Instant::now();
-        if let Some(update) = of_stored(store, sensor.as_str().into()).await? {
+        if let Some(update) = update_from_buckets(store, sensor.as_str().into()).await? {
             store.merge_catalog(&[&update]).await?;
         }
         tokio::time::sleep(begun.elapsed().min(Duration::from_secs(1))).await;
@@ -53,7 +52,7 @@ pub async fn fill_some(store: &dyn Store, from: &CatalogFill) -> Result<CatalogF
 }
 
 /// The update for everything that is stored of a sensor; `None` if nothing is.
-async fn of_stored(
+async fn update_from_buckets(
     store: &dyn Store,
     sensor_id: SensorId,
 ) -> Result<Option<CatalogUpdate>, StoreError> {

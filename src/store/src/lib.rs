@@ -24,7 +24,6 @@
 //!   per request.
 
 mod ability;
-mod box_future;
 pub mod catalog;
 pub mod days;
 pub mod dead_letter_filter;
@@ -39,9 +38,9 @@ pub mod summaries;
 pub mod summary_pages;
 
 pub use ability::{Ability, Outcome};
-pub use box_future::BoxFuture;
 pub use error::{PrepareError, PrepareErrorEnd, StoreError, StoreErrorKind};
 
+use std::pin::Pin;
 use std::time::Duration;
 
 use catalog::{CatalogCounts, CatalogEntry, CatalogFill, CatalogQuery};
@@ -54,6 +53,9 @@ use reading::{
     StoredDeadLetter, StoredSensor,
 };
 use retention::{Extent, RemovedReadings};
+
+/// A boxed future, so that the store can be chosen at run time; costs one allocation per command.
+pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// The result of one page write.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -263,8 +265,8 @@ pub trait Store: Send + Sync + 'static {
         Box::pin(async { Ok(None) })
     }
 
-    /// Whether every stored sensor has an entry. `false` until an older database's catalogue is
-    /// filled; known once the store is prepared.
+    /// Whether every stored sensor has an entry. `false` until the catalogue is filled; known once
+    /// the store is prepared.
     fn is_catalog_complete(&self) -> bool {
         true
     }

@@ -70,7 +70,7 @@ impl Extent {
 
     /// The sum of what the documents of a bucket count. (One that counts nothing has no meaningful
     /// time.)
-    pub fn of(pages: impl IntoIterator<Item = Extent>) -> Extent {
+    pub fn sum(pages: impl IntoIterator<Item = Extent>) -> Extent {
         let pages = pages.into_iter().filter(|page| page.count > 0);
         pages.fold(Extent::NONE, Extent::plus)
     }

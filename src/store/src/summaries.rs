@@ -3,10 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use super::box_future::BoxFuture;
-use super::error::StoreError;
 use super::reading::{MeasurementQuery, MeasurementResults, PageQuery, PageResults};
 use crate::maintain::StoredPage;
+use crate::{BoxFuture, StoreError};
 use model::{BucketKey, BucketStart, Rows, SensorId, StorageMode};
 
 /// Measurements of one millisecond; more are returned if there are more.

@@ -443,6 +443,7 @@ async fn mongodb_4_4_keeps_the_contract_with_buckets() {
     );
     assert!(
         store
+            .schema()
             .inspect()
             .await
             .unwrap_err()

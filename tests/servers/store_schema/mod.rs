@@ -424,7 +424,7 @@ async fn instances_that_start_together_agree_on_mode_and_span() {
 #[tokio::test(flavor = "multi_thread")]
 async fn checking_changes_nothing_and_warns() {
     let rig = Rig::new("inspect").await;
-    let (text, warnings) = rig.store().await.inspect().await.unwrap();
+    let (text, warnings) = rig.store().await.schema().inspect().await.unwrap();
     for part in [
         "MongoDB ",
         "replica set rs0",
@@ -442,7 +442,7 @@ async fn checking_changes_nothing_and_warns() {
     );
     assert!(rig.names().await.is_empty());
     rig.prepare().await.unwrap();
-    let (text, _) = rig.store().await.inspect().await.unwrap();
+    let (text, _) = rig.store().await.schema().inspect().await.unwrap();
     assert!(
         text.contains("collections exist, sensor_readings is a native time-series collection"),
         "{text}"
@@ -453,7 +453,7 @@ async fn checking_changes_nothing_and_warns() {
         write_concern: "1".into(),
         ..rig.settings
     };
-    let (text, warnings) = rig.store().await.inspect().await.unwrap();
+    let (text, warnings) = rig.store().await.schema().inspect().await.unwrap();
     assert!(text.contains("store.mode is bucket"), "{text}");
     assert!(
         matches!(&warnings[..], [w] if w.contains("store.write_concern is not majority")),

@@ -28,7 +28,14 @@ async fn a_collection_that_does_not_fit_is_refused_and_not_changed() {
             "store.mode = \"bucket\"",
         ])
         .await;
-        let error = rig.store().await.inspect().await.unwrap_err().to_string();
+        let error = rig
+            .store()
+            .await
+            .schema()
+            .inspect()
+            .await
+            .unwrap_err()
+            .to_string();
         assert!(error.contains("plain collection"), "{error}");
     }
     assert_eq!(plain.count_documents(doc! {}).await.unwrap(), 1);
@@ -132,7 +139,7 @@ async fn a_name_that_something_else_has_is_refused_before_anything_is_created() 
             .await
             .with_latest_and_tags(optional)
             .with_rollup(Some(rollup));
-        let checked = store.inspect().await.unwrap_err().to_string();
+        let checked = store.schema().inspect().await.unwrap_err().to_string();
         let prepared = store.prepare().await.unwrap_err();
         assert!(!may_pass(&prepared), "{prepared}");
         for text in [checked, prepared.detail] {
@@ -201,7 +208,14 @@ async fn what_would_refuse_or_remove_documents_is_refused_with_the_remedy() {
         ),
     ] {
         rig.db.run_command(command.clone()).await.unwrap();
-        let checked = rig.store().await.inspect().await.unwrap_err().to_string();
+        let checked = rig
+            .store()
+            .await
+            .schema()
+            .inspect()
+            .await
+            .unwrap_err()
+            .to_string();
         rig.refused(&[&[name, "nothing was changed"][..], &parts].concat())
             .await;
         for part in parts {
@@ -286,7 +300,14 @@ async fn another_span_and_a_newer_version_are_refused_before_anything_is_changed
         "use another store.database",
     ];
     rig.refused(&advice).await;
-    let error = rig.store().await.inspect().await.unwrap_err().to_string();
+    let error = rig
+        .store()
+        .await
+        .schema()
+        .inspect()
+        .await
+        .unwrap_err()
+        .to_string();
     assert!(advice.iter().all(|part| error.contains(part)), "{error}");
     assert_eq!(
         rig.indexes("sensor_buckets").await.len(),

@@ -1,7 +1,6 @@
 //! The list of sensors: those in the store and those only in memory, with their newest state.
 //!
-//! The ids come from the catalogue. While that of an older database is being filled, they come from
-//! the buckets.
+//! The ids come from the catalogue; while it is being filled, from the buckets.
 
 use std::collections::{BTreeMap, BTreeSet};
 

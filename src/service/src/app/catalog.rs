@@ -1,5 +1,5 @@
-//! Background work on the catalogue: fills that of an older database once, and removes entries
-//! without buckets.
+//! Background work on the catalogue: fills it once if it is not complete, and removes entries without
+//! buckets.
 
 use std::sync::Arc;
 use std::time::Duration;

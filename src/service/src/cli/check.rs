@@ -99,7 +99,7 @@ pub(super) async fn check(
 async fn check_store(store: Result<MongoStore, StoreConfigError>) -> Vec<Finding> {
     let mut findings = vec![];
     let server = match store {
-        Ok(store) => store.inspect().await.map_err(Box::from),
+        Ok(store) => store.schema().inspect().await.map_err(Box::from),
         Err(error) => Err(Box::from(error)),
     };
     match server {

@@ -216,7 +216,11 @@ async fn list(store: &MongoStore, filter: &DeadLetterFilter, limit: usize) -> Ex
         printed = print_if_read(&line(&found.id.to_string(), &found.dead_letter));
         matches!(printed, Ok(true))
     };
-    if let Err(failure) = store.newest_dead_letters(filter, limit, on_found).await {
+    if let Err(failure) = store
+        .dead_letters()
+        .find_newest(filter, limit, on_found)
+        .await
+    {
         return maintenance_failed(failure);
     }
     match printed {
@@ -264,7 +268,7 @@ async fn replay_dead_letters(
 }
 
 async fn purge(store: &MongoStore, filter: &DeadLetterFilter) -> ExitCode {
-    match store.purge_dead_letters(filter).await {
+    match store.dead_letters().purge(filter).await {
         Ok(removed) => {
             print_line(&format!("{removed} dead letters removed"));
             ExitCode::SUCCESS

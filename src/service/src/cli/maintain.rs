@@ -10,7 +10,7 @@ use super::output::{maintenance_failed, print_line};
 use config::Config;
 use model::{Clock, DAY_MS, StorageMode, SystemClock, Zone};
 use store::maintain::{
-    Converted, MaintainError, Progress, Reconciled, Selection, moment, report, settled_ms,
+    Converted, MaintainError, Progress, Reconciled, Selection, moment, report, settled_ms, time,
 };
 use store::mongo::{ConvertOptions, DaysChecked, MongoStore, ReconcileOptions, alone};
 
@@ -92,7 +92,7 @@ pub(crate) async fn reconcile(
     if from_ms >= to_ms {
         return maintenance_failed("--from must be before --to");
     }
-    if let Err(failure) = store.check_metadata().await {
+    if let Err(failure) = store.schema().check_metadata().await {
         return maintenance_failed(failure);
     }
     let options = ReconcileOptions {
@@ -111,13 +111,14 @@ pub(crate) async fn reconcile(
         listed_max: arguments.list,
     };
     let checked = async {
-        let report = store.reconcile(&options).await?;
+        let report = store.maintenance().reconcile(&options).await?;
         // After the hours, which may have been repaired.
         let zone = Zone::from(config.rollup.zone);
         let selection = &options.selection;
         let days = match config.rollup.days {
             true => Some(
                 store
+                    .maintenance()
                     .check_days(zone, selection, now_ms, options.repair)
                     .await?,
             ),
@@ -142,7 +143,7 @@ pub(crate) async fn reconcile(
 }
 
 fn days_json(checked: &DaysChecked) -> serde_json::Value {
-    let finding = |(sensor, day_ms, stored, actual): &(String, i64, u64, u64)| serde_json::json!({ "sensor_id": sensor, "day": report::time(*day_ms), "stored": stored, "actual": actual });
+    let finding = |(sensor, day_ms, stored, actual): &(String, i64, u64, u64)| serde_json::json!({ "sensor_id": sensor, "day": time(*day_ms), "stored": stored, "actual": actual });
     serde_json::json!({
         "days": checked.days, "pending": checked.pending, "differences": checked.differences,
         "repaired": checked.repaired, "equal": checked.is_equal(),
@@ -152,7 +153,7 @@ fn days_json(checked: &DaysChecked) -> serde_json::Value {
 
 fn print_days(checked: &DaysChecked) {
     for (sensor, day_ms, stored, actual) in &checked.listed {
-        let day = report::time(*day_ms);
+        let day = time(*day_ms);
         let sensor = report::printable(sensor);
         print_line(&format!(
             "day {sensor} {day}: its document counts {stored} readings, its hours {actual}"
@@ -176,18 +177,20 @@ pub(crate) async fn fill_days(
         .ok_or_else(|| MaintainError::Refused(format!("--rollup-from: {date} is out of range")))?;
     let now_ms = SystemClock::new().now().wall_ms;
     let mut drawn = Instant::now();
-    let filled = store.fill_days(zone, from_ms, now_ms, |sensor, at| {
-        if drawn.elapsed() >= Duration::from_secs(1) {
-            drawn = Instant::now();
-            let line = format!(
-                "{} sensors, {} days; at sensor {}",
-                at.sensors,
-                at.days,
-                report::printable(sensor)
-            );
-            let _ = writeln!(std::io::stderr().lock(), "{line}");
-        }
-    });
+    let filled = store
+        .maintenance()
+        .fill_days(zone, from_ms, now_ms, |sensor, at| {
+            if drawn.elapsed() >= Duration::from_secs(1) {
+                drawn = Instant::now();
+                let line = format!(
+                    "{} sensors, {} days; at sensor {}",
+                    at.sensors,
+                    at.days,
+                    report::printable(sensor)
+                );
+                let _ = writeln!(std::io::stderr().lock(), "{line}");
+            }
+        });
     let filled = filled.await.inspect_err(|_| {
         let _ = writeln!(
             std::io::stderr().lock(),
@@ -214,7 +217,7 @@ pub(crate) async fn convert(config: &Config, store: MongoStore, arguments: Conve
     if from_ms >= to_ms {
         return maintenance_failed("--from must be before --to");
     }
-    if let Err(failure) = store.check_metadata().await {
+    if let Err(failure) = store.schema().check_metadata().await {
         return maintenance_failed(failure);
     }
     let selection = Selection {
@@ -239,7 +242,10 @@ pub(crate) async fn convert(config: &Config, store: MongoStore, arguments: Conve
         Err(failure) => return maintenance_failed(failure.to_string()),
     };
     let mut bar = Bar::new();
-    let converted = store.convert(&options, |at| bar.draw(at)).await;
+    let converted = store
+        .maintenance()
+        .convert(&options, |at| bar.draw(at))
+        .await;
     bar.end();
     let converted = match converted {
         Ok(converted) => converted,
@@ -255,7 +261,7 @@ pub(crate) async fn convert(config: &Config, store: MongoStore, arguments: Conve
         print_line(&format!(
             "note: --to was shortened to {}: later buckets ended less than an hour ago, or have \
              not ended; run it again",
-            report::time(settled)
+            time(settled)
         ));
     }
     // Compares counts, times and summaries of all buckets in the range with the readings in their
@@ -289,7 +295,7 @@ async fn check(
         page: (config.bucket.max_readings, config.bucket.max_bytes),
         listed_max: 100,
     };
-    store.reconcile(&options).await
+    store.maintenance().reconcile(&options).await
 }
 
 fn print_converted(converted: &Converted) {
@@ -297,7 +303,7 @@ fn print_converted(converted: &Converted) {
         print_line(&format!(
             "skipped: {} {}: {}",
             report::printable(&bucket.sensor_id),
-            report::time(bucket.start.0),
+            time(bucket.start.0),
             report::printable(why)
         ));
     }

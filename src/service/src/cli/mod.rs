@@ -358,7 +358,7 @@ async fn init(config: &Config, shard: bool, rollup_from: Option<chrono::NaiveDat
         }
         if shard {
             // Before anything is created.
-            store.can_shard().await?;
+            store.schema().can_shard().await?;
         }
         let prepared = store.prepare().await?;
         prepared
@@ -371,6 +371,7 @@ async fn init(config: &Config, shard: bool, rollup_from: Option<chrono::NaiveDat
             .for_each(|warning| print_line(&format!("warning: {warning}")));
         if shard {
             store
+                .schema()
                 .shard()
                 .await?
                 .iter()

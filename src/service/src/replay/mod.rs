@@ -228,7 +228,7 @@ async fn wait_until_stored(
     if store.storage_mode() != StorageMode::TimeSeries {
         return Ok(());
     }
-    let newest_ms = store.newest_of_senders(filter).await?;
+    let newest_ms = store.dead_letters().newest_of_senders(filter).await?;
     let stored_within_ms =
         i64::try_from((config.flush.longest_age() + config.flush.max_age).as_millis())
             .unwrap_or(i64::MAX);
@@ -269,7 +269,8 @@ impl<F: FnMut(&DeadLetterDocument, &str, &str) + Send> Replay<'_, F> {
         loop {
             let dead_letters = self
                 .store
-                .dead_letters_after(filter, last.as_ref(), DEAD_LETTERS_MAX, BYTES_MAX)
+                .dead_letters()
+                .find_after(filter, last.as_ref(), DEAD_LETTERS_MAX, BYTES_MAX)
                 .await?;
             if dead_letters.is_empty() {
                 return Ok(());
@@ -278,7 +279,7 @@ impl<F: FnMut(&DeadLetterDocument, &str, &str) + Send> Replay<'_, F> {
             let submitted = self.submit(&dead_letters).await?;
             let gone = self.settle(submitted, since_ms).await?;
             if !gone.is_empty() {
-                self.store.remove_dead_letters(&gone).await?;
+                self.store.dead_letters().remove(&gone).await?;
             }
             last = dead_letters.into_iter().next_back();
         }
@@ -388,7 +389,8 @@ impl<F: FnMut(&DeadLetterDocument, &str, &str) + Send> Replay<'_, F> {
         while !readings.is_empty() {
             let new = self
                 .store
-                .dead_letters_after(&filter, last.as_ref(), DEAD_LETTERS_MAX, BYTES_MAX)
+                .dead_letters()
+                .find_after(&filter, last.as_ref(), DEAD_LETTERS_MAX, BYTES_MAX)
                 .await?;
             for document in &new {
                 let dead_letter = &document.dead_letter;

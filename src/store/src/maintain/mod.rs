@@ -6,7 +6,6 @@ pub mod audit;
 pub mod bucket;
 pub mod hour;
 pub mod report;
-mod times;
 
 pub use audit::{Finding, Kind, audit};
 pub use bucket::{BucketMeasurements, StoredBucket, StoredPage};
@@ -141,6 +140,14 @@ impl ReadingCounts {
     /// The number of remaining occurrences.
     pub fn total(&self) -> u64 {
         self.0.values().map(|n| u64::from(*n)).sum()
+    }
+}
+
+/// A time as RFC 3339 in UTC, with milliseconds if they are not zero.
+pub fn time(ms: i64) -> String {
+    match chrono::DateTime::from_timestamp_millis(ms) {
+        Some(t) => t.to_rfc3339_opts(chrono::SecondsFormat::AutoSi, true),
+        None => format!("{ms} ms"),
     }
 }
 

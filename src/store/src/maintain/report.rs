@@ -2,11 +2,9 @@
 
 use std::collections::BTreeMap;
 
-pub use super::times::time;
-
 use serde_json::{Value, json};
 
-use super::{Finding, Selection};
+use super::{Finding, Selection, time};
 use model::BucketKey;
 
 /// The outcome of a finding.

@@ -14,6 +14,7 @@
 //! entries of the batch are read again.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mongodb::bson::{Bson, Document, doc};
@@ -21,16 +22,17 @@ use mongodb::options::{Hint, ReadConcern};
 use mongodb::{Collection, Cursor};
 
 use crate::catalog::{COUNT_MAX, CatalogCounts, CatalogEntry, CatalogQuery, LATEST_MAX};
-use crate::mongo::MongoStore;
 use crate::mongo::catalog_document::{date, document_of, entry_of, filter, statement};
+use crate::mongo::connection::Connection;
+use crate::mongo::detected::Detected;
 use crate::mongo::document::from_primary;
-use crate::mongo::error::{StatementError, command_error, statement_error, text_of};
-use crate::mongo::names::CATALOG;
+use crate::mongo::error::{StatementError, changed_documents, statement_error, write_errors};
 use crate::mongo::pack::WriteConcern;
-use crate::mongo::setup::{Failure, NAMESPACE_EXISTS, SchemaError, Setup};
+use crate::mongo::setup::{SchemaError, Setup};
 use crate::{StoreError, StoreErrorKind};
 use model::SensorId;
 use model::catalog::{CatalogUpdate, by_sensor};
+use model::collections::CATALOG;
 use telemetry::metrics;
 
 /// Sensors in one round.
@@ -67,17 +69,7 @@ fn created_key() -> Document {
 /// The first step that failed.
 pub(super) async fn prepare(setup: &Setup<'_>) -> Result<Option<String>, SchemaError> {
     let found = setup.list(&[CATALOG]).await?;
-    let made = match found.get(CATALOG) {
-        Some(_) => false,
-        None => match setup.create(CATALOG, &doc! {}).await {
-            Ok(()) => true,
-            Err(Failure {
-                code: Some(NAMESPACE_EXISTS),
-                ..
-            }) => false,
-            Err(failure) => return Err(failure.at(format!("creating collection {CATALOG}"))),
-        },
-    };
+    let line = setup.create_missing(&found, CATALOG, &doc! {}).await?;
     for wanted in [
         doc! { "key": { "labels": 1, "_id": 1 }, "name": "label_sensor" },
         doc! { "key": { "field_names": 1, "_id": 1 }, "name": "field_sensor" },
@@ -86,15 +78,26 @@ pub(super) async fn prepare(setup: &Setup<'_>) -> Result<Option<String>, SchemaE
     ] {
         setup.create_index(CATALOG, wanted).await?;
     }
-    Ok(made.then(|| format!("created collection {CATALOG}")))
+    Ok(line)
 }
 
-impl MongoStore {
+/// Reads and writes documents of `sensor_catalog`.
+#[derive(Debug, Clone)]
+pub(super) struct Catalog {
+    connection: Connection,
+    detected: Arc<Detected>,
+}
+
+impl Catalog {
+    pub(super) fn new(connection: Connection, detected: Arc<Detected>) -> Catalog {
+        Catalog {
+            connection,
+            detected,
+        }
+    }
+
     /// See [`crate::Store::merge_catalog`].
-    pub(crate) async fn merge_entries(
-        &self,
-        updates: &[&CatalogUpdate],
-    ) -> Result<u64, StoreError> {
+    pub(super) async fn merge(&self, updates: &[&CatalogUpdate]) -> Result<u64, StoreError> {
         let updates: Vec<CatalogUpdate> =
             by_sensor(updates.iter().copied()).into_values().collect();
         let begun = Instant::now();
@@ -133,12 +136,16 @@ impl MongoStore {
             let changes = self.changes(&updates).await?;
             let mut done = true;
             let mut at_fault = vec![];
-            for (kind, statements) in [("insert", changes.inserts), ("update", changes.updates)] {
+            for (kind, list, statements) in [
+                ("insert", "documents", changes.inserts),
+                ("update", "updates", changes.updates),
+            ] {
                 let mut rest = &statements[..];
                 while !rest.is_empty() {
-                    let (command, sent) = Self::command(kind, rest);
-                    let (now, later) = rest.split_at(sent);
+                    let (now, later) = rest.split_at(fitting(rest));
                     rest = later;
+                    let statements: Vec<&Document> = now.iter().map(|(_, s)| s).collect();
+                    let command = doc! { kind: CATALOG, list: statements, "ordered": false };
                     done &= self.send(command, now, &mut at_fault).await?;
                 }
             }
@@ -148,19 +155,17 @@ impl MongoStore {
                 return Ok(refused);
             }
         }
-        let detail =
-            format!("entries of {CATALOG} were changed by other instances in {ROUNDS_MAX} rounds");
-        Err(StoreError::NotApplied {
-            kind: StoreErrorKind::Timeout,
-            detail,
-        })
+        Err(StoreError::not_applied(
+            StoreErrorKind::Timeout,
+            format!("entries of {CATALOG} were changed by other instances in {ROUNDS_MAX} rounds"),
+        ))
     }
 
     /// What the stored entries lack.
     async fn changes(&self, updates: &[CatalogUpdate]) -> Result<Changes, StoreError> {
         let entries = self.entries();
         let updates = updates.to_vec();
-        let read = self.limited(async move {
+        let read = async move {
             let ids: Vec<&str> = updates.iter().map(|u| &*u.sensor_id).collect();
             let mut missing: BTreeMap<&str, &CatalogUpdate> =
                 updates.iter().map(|u| (&*u.sensor_id, u)).collect();
@@ -194,28 +199,8 @@ impl MongoStore {
             };
             changes.inserts.extend(missing.into_values().map(insert));
             Ok(changes)
-        });
-        read.await?.map_err(|e| command_error(&e))
-    }
-
-    /// A command with the first statements, and their number.
-    fn command(kind: &str, statements: &[(SensorId, Document)]) -> (Document, usize) {
-        let mut list = vec![];
-        let mut bytes = 0;
-        for (_, statement) in statements {
-            bytes += estimate(statement);
-            if bytes > COMMAND_BYTES_MAX && !list.is_empty() {
-                break;
-            }
-            list.push(Bson::Document(statement.clone()));
-        }
-        let sent = list.len();
-        let name = if kind == "insert" {
-            "documents"
-        } else {
-            "updates"
         };
-        (doc! { kind: CATALOG, name: list, "ordered": false }, sent)
+        self.connection.ask(read).await
     }
 
     /// Sends a command; `false` if some statements must be built again from what is stored.
@@ -225,58 +210,27 @@ impl MongoStore {
         statements: &[(SensorId, Document)],
         at_fault: &mut Vec<SensorId>,
     ) -> Result<bool, StoreError> {
-        let reply = self.confirmed(command).await?;
+        let reply = self.connection.confirm(command).await?;
         let mut refused = 0;
-        for error in reply
-            .get_array("writeErrors")
-            .into_iter()
-            .flatten()
-            .filter_map(Bson::as_document)
-        {
-            let detail = text_of(error, "");
-            let index = error
-                .get_i32("index")
-                .ok()
-                .and_then(|i| usize::try_from(i).ok());
-            match (
-                statement_error(error.get_i32("code").unwrap_or_default()),
-                index.and_then(|i| statements.get(i)),
-            ) {
+        for error in write_errors(&reply) {
+            let statement = error.index.and_then(|i| statements.get(i));
+            match (statement_error(error.code), statement) {
                 (StatementError::Conflict, _) => {}
                 (StatementError::Data, Some((sensor_id, _))) => {
-                    tracing::error!(%sensor_id, error = detail, "the store refuses an entry of the \
-                        catalogue");
+                    tracing::error!(%sensor_id, error = error.text, "the store refuses an entry of \
+                        the catalogue");
                     at_fault.push(sensor_id.clone());
                     refused += 1;
                 }
-                _ => {
-                    return Err(StoreError::Unknown {
-                        kind: StoreErrorKind::Command,
-                        detail,
-                    });
-                }
+                _ => return Err(StoreError::unknown(StoreErrorKind::Command, error.text)),
             }
         }
-        let n = reply
-            .get_i32("n")
-            .ok()
-            .and_then(|n| usize::try_from(n).ok())
-            .unwrap_or(0);
-        Ok(n + refused >= statements.len())
+        Ok(changed_documents(&reply) + refused >= statements.len() as u64)
     }
 
     /// See [`crate::Store::find_catalog`].
-    pub(crate) async fn find_entries(
-        &self,
-        q: &CatalogQuery,
-    ) -> Result<Vec<CatalogEntry>, StoreError> {
-        if self.native.get().is_none() {
-            let detail = "the service has not prepared its collections yet".to_owned();
-            return Err(StoreError::NotApplied {
-                kind: StoreErrorKind::NotPrepared,
-                detail,
-            });
-        }
+    pub(super) async fn find(&self, q: &CatalogQuery) -> Result<Vec<CatalogEntry>, StoreError> {
+        self.detected.check_prepared()?;
         let mut found: Vec<CatalogEntry> = vec![];
         let Some(ids) = &q.sensor_ids else {
             return self.find_some(q, None).await;
@@ -311,31 +265,26 @@ impl MongoStore {
         // 0: none.
         let limit = i64::try_from(q.limit).unwrap_or(0);
         let begun = Instant::now();
-        let read = self.limited(async move {
+        let read = async move {
             let find = entries
                 .find(filter)
-                .projection(doc! { "labels": 0, "field_names": 0 });
-            collected(
-                find.sort(doc! { "_id": 1 })
-                    .limit(limit)
-                    .max_time(TIME_MAX)
-                    .await?,
-            )
-            .await
-        });
-        let found = read.await?.map_err(|e| command_error(&e));
+                .projection(doc! { "labels": 0, "field_names": 0 })
+                .sort(doc! { "_id": 1 });
+            collected(find.limit(limit).max_time(TIME_MAX).await?).await
+        };
+        let found = self.connection.ask(read).await;
         metrics::store_command("read", 1, begun.elapsed().as_secs_f64());
         found
     }
 
     /// See [`crate::Store::count_catalog`].
-    pub(crate) async fn count_entries(
+    pub(super) async fn count(
         &self,
         (from_ms, to_ms): (i64, i64),
     ) -> Result<CatalogCounts, StoreError> {
         let entries = self.entries();
         let begun = Instant::now();
-        let read = self.limited(async move {
+        let read = async move {
             let range = doc! { "last_arrival": { "$gte": date(from_ms), "$lt": date(to_ms) } };
             let counted = entries
                 .count_documents(range.clone())
@@ -363,21 +312,21 @@ impl MongoStore {
                 latest,
                 newest,
             })
-        });
-        let counts = read.await?.map_err(|e| command_error(&e));
+        };
+        let counts = self.connection.ask(read).await;
         metrics::store_command("read", 4, begun.elapsed().as_secs_f64());
         counts
     }
 
     /// The collection. Reads are as durable as writes: an entry that is seen and then rolled back
     /// would be missing permanently.
-    pub fn entries(&self) -> Collection<Document> {
-        let concern = match self.options.write_concern {
+    pub(super) fn entries(&self) -> Collection<Document> {
+        let concern = match self.connection.options().write_concern {
             WriteConcern::Majority => ReadConcern::majority(),
             WriteConcern::Members(_) => ReadConcern::local(),
         };
-        self.db
-            .collection_with_options(CATALOG, from_primary(concern))
+        let db = self.connection.db();
+        db.collection_with_options(CATALOG, from_primary(concern))
     }
 }
 
@@ -397,6 +346,16 @@ async fn collected(mut cursor: Cursor<Document>) -> mongodb::error::Result<Vec<C
 struct Changes {
     inserts: Vec<(SensorId, Document)>,
     updates: Vec<(SensorId, Document)>,
+}
+
+/// How many of the first statements fit into one command, at least one.
+fn fitting(statements: &[(SensorId, Document)]) -> usize {
+    let mut bytes = 0;
+    let fits = |(_, statement): &&(SensorId, Document)| {
+        bytes += estimate(statement);
+        bytes <= COMMAND_BYTES_MAX
+    };
+    statements.iter().take_while(fits).count().max(1)
 }
 
 /// Estimates the size of a statement from its field names: everything else is small, or as long as

@@ -17,21 +17,25 @@
 //! Two instances that evict concurrently select the same dead letters; at worst each removes one
 //! batch more than needed.
 
+use std::time::Instant;
+
+use mongodb::Collection;
 use mongodb::bson::{Binary, Bson, DateTime, Document, RawDocumentBuf, doc, spec::BinarySubtype};
 use mongodb::error::{ErrorKind, InsertManyError};
-use mongodb::options::{ReadConcern, ReadPreference, SelectionCriteria};
+use mongodb::options::ReadConcern;
 
 use crate::dead_letter_filter::{DeadLetterFilter, pattern_of};
 use crate::maintain::MaintainError;
-use crate::mongo::MongoStore;
-use crate::mongo::document::int;
+use crate::mongo::connection::{Connection, in_part};
+use crate::mongo::document::{from_primary, int};
 use crate::mongo::error::{
     StatementError, command_code, command_error, describe, shortened, statement_error,
 };
-use crate::mongo::limited::in_part;
 use crate::mongo::setup::NAMESPACE_NOT_FOUND;
 use crate::{BoxFuture, DeadLetterWritten, Evicted, StoreError, StoreErrorKind};
+use model::collections::DEAD_LETTERS;
 use model::{DeadLetter, OWN_SOURCE};
+use telemetry::metrics;
 
 /// Maximum dead letters per delete: their ids fit into a small command.
 const EVICTED_MAX: usize = 1000;
@@ -117,24 +121,53 @@ pub(super) fn of_senders() -> Document {
     doc! { "source": { "$lt": OWN_SOURCE } }
 }
 
-impl MongoStore {
+/// Stores, finds and removes documents of `dead_letters`.
+#[derive(Debug, Clone)]
+pub struct DeadLetterStore {
+    connection: Connection,
+}
+
+impl DeadLetterStore {
+    pub(super) fn new(connection: Connection) -> DeadLetterStore {
+        DeadLetterStore { connection }
+    }
+
+    fn collection<T: Send + Sync>(&self) -> Collection<T> {
+        self.connection.db().collection(DEAD_LETTERS)
+    }
+
+    /// See [`crate::Store::write_dead_letters`].
+    pub(super) async fn write(
+        &self,
+        dead_letters: &[DeadLetter],
+    ) -> Result<Vec<DeadLetterWritten>, StoreError> {
+        let begun = Instant::now();
+        let written = self.write_halved(dead_letters).await;
+        metrics::store_command(
+            "dead_letter",
+            dead_letters.len() as u64,
+            begun.elapsed().as_secs_f64(),
+        );
+        written
+    }
+
     /// Stores dead letters in one command. A command that is refused as a whole because of its data
     /// is halved until the dead letter at fault is alone.
-    pub(super) fn keep_dead_letters<'a>(
+    fn write_halved<'a>(
         &'a self,
         dead_letters: &'a [DeadLetter],
     ) -> BoxFuture<'a, Result<Vec<DeadLetterWritten>, StoreError>> {
         Box::pin(async move {
-            let all = self.dead.clone();
+            let all = self.collection();
             let documents = dead_letters.iter().map(document).collect::<Vec<_>>();
-            let concern = self.options.write_concern.driver();
+            let concern = self.connection.options().write_concern.driver();
             let insert = async move {
                 all.insert_many(documents)
                     .ordered(false)
                     .write_concern(concern)
                     .await
             };
-            let error = match self.limited(insert).await? {
+            let error = match self.connection.limited(insert).await? {
                 Ok(_) => return Ok(vec![DeadLetterWritten::Done; dead_letters.len()]),
                 Err(error) => error,
             };
@@ -146,16 +179,17 @@ impl MongoStore {
                 }]),
                 _ => {
                     let (a, b) = dead_letters.split_at(dead_letters.len() / 2);
-                    let mut answers = self.keep_dead_letters(a).await?;
-                    answers.extend(self.keep_dead_letters(b).await.map_err(in_part)?);
+                    let mut answers = self.write_halved(a).await?;
+                    answers.extend(self.write_halved(b).await.map_err(in_part)?);
                     Ok(answers)
                 }
             }
         })
     }
 
-    pub(super) async fn dead_letter_bytes(&self) -> Result<u64, StoreError> {
-        let dead = self.dead.clone_with_type::<RawDocumentBuf>();
+    /// See [`crate::Store::dead_letter_bytes`].
+    pub(super) async fn bytes(&self) -> Result<u64, StoreError> {
+        let dead = self.on_primary::<Document>();
         let size = async move {
             // On a sharded cluster: one row per shard. This reads no documents and allows no other
             // read concern.
@@ -163,11 +197,8 @@ impl MongoStore {
                 doc! { "$collStats": { "storageStats": {} } },
                 doc! { "$project": { "size": "$storageStats.size" } },
             ];
-            let ask = dead.aggregate(size).read_concern(ReadConcern::local());
-            let mut rows = ask
-                .selection_criteria(primary())
-                .with_type::<RawDocumentBuf>()
-                .await?;
+            let ask = dead.aggregate(size).with_type::<RawDocumentBuf>();
+            let mut rows = ask.await?;
             let mut bytes = 0;
             while rows.advance().await? {
                 bytes += rows
@@ -180,18 +211,20 @@ impl MongoStore {
             }
             Ok(u64::try_from(bytes).unwrap_or(0))
         };
-        match self.limited(size).await? {
+        match self.connection.limited(size).await? {
             Err(error) if command_code(&error) == Some(NAMESPACE_NOT_FOUND) => Ok(0),
             done => done.map_err(|e| command_error(&e)),
         }
     }
 
+    /// See [`crate::Store::evict_dead_letters`].
     pub(super) async fn evict(&self, bytes: u64) -> Result<Evicted, StoreError> {
-        let dead = self.dead.clone();
+        let dead = self.collection::<Document>();
+        let oldest_first = self.on_primary();
         let wanted = bytes.min(EVICTED_BYTES_MAX);
-        let concern = self.options.write_concern.driver();
+        let concern = self.connection.options().write_concern.driver();
         let evict = async move {
-            let (ids, found) = oldest(dead.clone_with_type(), wanted).await?;
+            let (ids, found) = oldest(oldest_first, wanted).await?;
             if ids.is_empty() {
                 return Ok(found);
             }
@@ -209,17 +242,20 @@ impl MongoStore {
                 ..found
             })
         };
-        self.limited(evict).await?.map_err(|e| command_error(&e))
+        self.connection.ask(evict).await
     }
-}
 
-fn primary() -> SelectionCriteria {
-    SelectionCriteria::ReadPreference(ReadPreference::Primary)
+    /// To be read in the state of the primary, whatever other members have.
+    fn on_primary<T: Send + Sync>(&self) -> Collection<T> {
+        let options = from_primary(ReadConcern::local());
+        let db = self.connection.db();
+        db.collection_with_options(DEAD_LETTERS, options)
+    }
 }
 
 /// The ids of the oldest dead letters with a total of `wanted` bytes, and their total.
 async fn oldest(
-    dead: mongodb::Collection<RawDocumentBuf>,
+    dead: Collection<RawDocumentBuf>,
     wanted: u64,
 ) -> mongodb::error::Result<(Vec<Bson>, Evicted)> {
     let mut ids = vec![];
@@ -230,7 +266,7 @@ async fn oldest(
         .sort(doc! { "received_at": 1 })
         .projection(shown)
         .batch_size(LOOK_AT);
-    let mut cursor = find.selection_criteria(primary()).await?;
+    let mut cursor = find.await?;
     while found.bytes < wanted && ids.len() < EVICTED_MAX {
         if !cursor.advance().await? {
             found.exhausted = true;
@@ -268,10 +304,10 @@ fn refused(
     error: &mongodb::error::Error,
 ) -> Result<Vec<DeadLetterWritten>, StoreError> {
     if errors.write_concern_error.is_some() {
-        return Err(StoreError::Unknown {
-            kind: StoreErrorKind::WriteConcern,
-            detail: describe(error),
-        });
+        return Err(StoreError::unknown(
+            StoreErrorKind::WriteConcern,
+            describe(error),
+        ));
     }
     let mut answers = vec![DeadLetterWritten::Done; dead_letters];
     for error in errors.write_errors.iter().flatten() {
@@ -281,12 +317,7 @@ fn refused(
             (Some(answer), StatementError::Data | StatementError::Conflict) => {
                 *answer = DeadLetterWritten::Rejected { detail }
             }
-            _ => {
-                return Err(StoreError::Unknown {
-                    kind: StoreErrorKind::Command,
-                    detail,
-                });
-            }
+            _ => return Err(StoreError::unknown(StoreErrorKind::Command, detail)),
         }
     }
     Ok(answers)
@@ -326,13 +357,14 @@ fn failed(error: mongodb::error::Error) -> MaintainError {
     MaintainError::Server(describe(&error))
 }
 
-impl MongoStore {
+/// For the commands, without a time limit.
+impl DeadLetterStore {
     /// Reads the next dead letters, oldest first, starting after `after`. Returns at most
     /// `dead_letters_max`, and stops once they hold `bytes_max` bytes of payload.
     ///
     /// # Errors
     /// The server failed.
-    pub async fn dead_letters_after(
+    pub async fn find_after(
         &self,
         filter: &DeadLetterFilter,
         after: Option<&DeadLetterDocument>,
@@ -348,7 +380,7 @@ impl MongoStore {
         }
         let mut dead_letters = vec![];
         let mut bytes = 0;
-        self.dead_letters(query, 1, dead_letters_max, |found| {
+        self.find(query, 1, dead_letters_max, |found| {
             bytes += found.dead_letter.payload.len();
             dead_letters.push(found.clone());
             bytes < bytes_max
@@ -362,13 +394,13 @@ impl MongoStore {
     ///
     /// # Errors
     /// The server failed.
-    pub async fn newest_dead_letters(
+    pub async fn find_newest(
         &self,
         filter: &DeadLetterFilter,
         dead_letters_max: usize,
         on_found: impl FnMut(&DeadLetterDocument) -> bool,
     ) -> Result<(), MaintainError> {
-        self.dead_letters(query(filter), -1, dead_letters_max, on_found)
+        self.find(query(filter), -1, dead_letters_max, on_found)
             .await
     }
 
@@ -386,11 +418,11 @@ impl MongoStore {
             false
         };
         let query = doc! { "$and": [query(filter), of_senders()] };
-        self.dead_letters(query, -1, 1, on_found).await?;
+        self.find(query, -1, 1, on_found).await?;
         Ok(newest_ms)
     }
 
-    async fn dead_letters(
+    async fn find(
         &self,
         query: Document,
         order: i32,
@@ -398,15 +430,13 @@ impl MongoStore {
         mut on_found: impl FnMut(&DeadLetterDocument) -> bool,
     ) -> Result<(), MaintainError> {
         let limit = i64::try_from(dead_letters_max).unwrap_or(i64::MAX);
-        let find = self
-            .dead
+        let dead = self.collection::<Document>();
+        let find = dead
             .find(query)
             .sort(doc! { "received_at": order, "_id": order })
-            .limit(limit);
-        let mut cursor = find
-            .read_concern(ReadConcern::majority())
-            .await
-            .map_err(failed)?;
+            .limit(limit)
+            .read_concern(ReadConcern::majority());
+        let mut cursor = find.await.map_err(failed)?;
         while cursor.advance().await.map_err(failed)? {
             let found = dead_letter(cursor.deserialize_current().map_err(failed)?);
             if !on_found(&found) {
@@ -420,10 +450,7 @@ impl MongoStore {
     ///
     /// # Errors
     /// The server failed; some of them may be removed.
-    pub async fn remove_dead_letters(
-        &self,
-        dead_letters: &[DeadLetterId],
-    ) -> Result<u64, MaintainError> {
+    pub async fn remove(&self, dead_letters: &[DeadLetterId]) -> Result<u64, MaintainError> {
         let ids: Vec<Bson> = dead_letters.iter().map(|id| id.0.clone()).collect();
         self.delete(doc! { "_id": { "$in": ids } }).await
     }
@@ -432,16 +459,14 @@ impl MongoStore {
     ///
     /// # Errors
     /// The server failed; some of them may be removed.
-    pub async fn purge_dead_letters(
-        &self,
-        filter: &DeadLetterFilter,
-    ) -> Result<u64, MaintainError> {
+    pub async fn purge(&self, filter: &DeadLetterFilter) -> Result<u64, MaintainError> {
         self.delete(query(filter)).await
     }
 
     async fn delete(&self, query: Document) -> Result<u64, MaintainError> {
-        let concern = self.options.write_concern.driver();
-        let deleted = self.dead.delete_many(query).write_concern(concern).await;
+        let concern = self.connection.options().write_concern.driver();
+        let dead = self.collection::<Document>();
+        let deleted = dead.delete_many(query).write_concern(concern).await;
         deleted.map(|d| d.deleted_count).map_err(failed)
     }
 }

@@ -1,11 +1,13 @@
 //! How stored pages, readings and measurements are read from BSON.
 
-use mongodb::action::Find;
-use mongodb::bson::{DateTime, Document, RawBsonRef, RawDocument, RawDocumentBuf, doc};
+use std::collections::BTreeMap;
+
+use mongodb::bson::{Bson, DateTime, Document, RawBsonRef, RawDocument, doc};
 use mongodb::options::{CollectionOptions, ReadConcern, ReadPreference, SelectionCriteria};
 
 use crate::LoadedPage;
-use model::{ReadingKey, ValueRef};
+use crate::mongo::pack::SERIES;
+use model::{FieldSummary, Number, ReadingKey, StorageMode, ValueRef};
 
 /// Measurements per cursor batch: about 2 MiB, so that each batch arrives in time however many
 /// there are.
@@ -87,9 +89,50 @@ pub(super) fn int(value: RawBsonRef<'_>) -> Option<i64> {
 
 /// The filter for the measurements of some sensors in `from_ms..to_ms`.
 pub(super) fn measurements_of(sensors: &[&str], from_ms: i64, to_ms: i64) -> Document {
-    let from = DateTime::from_millis(from_ms);
-    let to = DateTime::from_millis(to_ms);
-    doc! { "meta.sensor_id": { "$in": sensors }, "ts": { "$gte": from, "$lt": to } }
+    doc! { "meta.sensor_id": { "$in": sensors }, "ts": between(from_ms, to_ms) }
+}
+
+/// Which measurements or pages begin in `from_ms..to_ms`.
+pub(super) fn between(from_ms: i64, to_ms: i64) -> Document {
+    doc! { "$gte": DateTime::from_millis(from_ms), "$lt": DateTime::from_millis(to_ms) }
+}
+
+/// The condition on a flag of a page, which is missing or `true`.
+pub(super) fn is_set(value: bool) -> Bson {
+    match value {
+        true => Bson::Boolean(true),
+        false => Bson::from(doc! { "$ne": true }),
+    }
+}
+
+/// Where the readings of a bucket are, by one of its documents.
+pub(super) fn storage_mode_of(found: &RawDocument) -> StorageMode {
+    match found.get_str("storage") {
+        Ok(SERIES) => StorageMode::TimeSeries,
+        _ => StorageMode::Bucket,
+    }
+}
+
+/// The summary of fields in a document. Integers stay integers.
+pub(super) fn summary_document<'a>(
+    fields: impl IntoIterator<Item = (&'a String, &'a FieldSummary)>,
+) -> Document {
+    let number = |n: Number| match n {
+        Number::Int(v) => Bson::Int64(v),
+        Number::Double(v) => Bson::Double(v),
+    };
+    let field = |(name, s): (&'a String, &'a FieldSummary)| {
+        let count = i32::try_from(s.count).map_or(Bson::Int64(i64::from(s.count)), Bson::Int32);
+        let of = doc! { "min": number(s.min), "max": number(s.max), "sum": number(s.sum), "count": count };
+        (name.clone(), Bson::from(of))
+    };
+    fields.into_iter().map(field).collect()
+}
+
+pub(super) fn tags_document(tags: &BTreeMap<String, String>) -> Document {
+    tags.iter()
+        .map(|(name, value)| (name.clone(), Bson::from(value)))
+        .collect()
 }
 
 /// A collection that is read on the primary.
@@ -98,10 +141,4 @@ pub(super) fn from_primary(concern: ReadConcern) -> CollectionOptions {
         .read_concern(concern)
         .selection_criteria(SelectionCriteria::ReadPreference(ReadPreference::Primary))
         .build()
-}
-
-/// For reads that a write depends on: data that a majority has, from the primary.
-pub(super) fn majority_from_primary(find: Find<'_, RawDocumentBuf>) -> Find<'_, RawDocumentBuf> {
-    find.read_concern(ReadConcern::majority())
-        .selection_criteria(SelectionCriteria::ReadPreference(ReadPreference::Primary))
 }

@@ -1,7 +1,7 @@
 //! Classifies MongoDB's errors for the caller: nothing was applied, the outcome is unknown, or the
 //! data is rejected permanently.
 
-use mongodb::bson::Document;
+use mongodb::bson::{Bson, Document};
 use mongodb::error::ErrorKind;
 
 use crate::{StoreError, StoreErrorKind};
@@ -40,85 +40,91 @@ pub(super) fn concern_error(reply: &Document) -> Option<String> {
     Some(text_of(error, "write concern not satisfied"))
 }
 
-/// The reply of an unordered command, if each of its statements was applied.
-pub(super) fn all_applied(reply: Document) -> Result<Document, StoreError> {
-    match reply
-        .get_array("writeErrors")
-        .ok()
-        .and_then(|errors| errors.first()?.as_document())
-    {
+/// The reply, if its write concern was satisfied.
+pub(super) fn check_concern(reply: Document) -> Result<Document, StoreError> {
+    match concern_error(&reply) {
         None => Ok(reply),
-        Some(error) => Err(StoreError::Unknown {
-            kind: StoreErrorKind::Command,
-            detail: text_of(error, "a statement failed"),
-        }),
+        Some(detail) => Err(StoreError::unknown(StoreErrorKind::WriteConcern, detail)),
+    }
+}
+
+/// A statement of a command that failed.
+#[derive(Debug, Clone)]
+pub(super) struct WriteError {
+    /// Its place in the command, if the server says it.
+    pub(super) index: Option<usize>,
+    pub(super) code: i32,
+    /// The server's text.
+    pub(super) text: String,
+}
+
+impl WriteError {
+    /// The text and the code.
+    pub(super) fn detail(&self) -> String {
+        format!("{} ({})", self.text, self.code)
+    }
+}
+
+/// The statements that failed, by the reply to a command.
+pub(super) fn write_errors(reply: &Document) -> impl Iterator<Item = WriteError> {
+    let errors = reply.get_array("writeErrors").into_iter().flatten();
+    errors.filter_map(Bson::as_document).map(|error| {
+        let index = error.get_i32("index").ok();
+        WriteError {
+            index: index.and_then(|index| usize::try_from(index).ok()),
+            code: error.get_i32("code").unwrap_or_default(),
+            text: text_of(error, "refused"),
+        }
+    })
+}
+
+/// The number of documents that a command has changed, by its reply.
+pub(super) fn changed_documents(reply: &Document) -> u64 {
+    let n = reply.get_i32("n").ok();
+    n.and_then(|n| u64::try_from(n).ok()).unwrap_or(0)
+}
+
+/// The number of documents that an unordered command has changed, if each of its statements was
+/// applied.
+pub(super) fn all_applied(reply: &Document) -> Result<u64, StoreError> {
+    match write_errors(reply).next() {
+        None => Ok(changed_documents(reply)),
+        Some(error) => Err(StoreError::unknown(StoreErrorKind::Command, error.text)),
     }
 }
 
 /// The meaning of a failed command.
 pub(super) fn command_error(error: &mongodb::error::Error) -> StoreError {
-    let detail = describe(error);
+    let not_applied = |kind| StoreError::not_applied(kind, describe(error));
+    let unknown = |kind| StoreError::unknown(kind, describe(error));
     match error.kind.as_ref() {
-        ErrorKind::ServerSelection { .. } => StoreError::NotApplied {
-            kind: StoreErrorKind::NoPrimary,
-            detail,
-        },
-        ErrorKind::Authentication { .. } => StoreError::NotApplied {
-            kind: StoreErrorKind::Unauthorized,
-            detail,
-        },
-        ErrorKind::DnsResolve { .. } => StoreError::NotApplied {
-            kind: StoreErrorKind::Network,
-            detail,
-        },
+        ErrorKind::ServerSelection { .. } => not_applied(StoreErrorKind::NoPrimary),
+        ErrorKind::Authentication { .. } => not_applied(StoreErrorKind::Unauthorized),
+        ErrorKind::DnsResolve { .. } => not_applied(StoreErrorKind::Network),
         ErrorKind::Io(e) if e.kind() == std::io::ErrorKind::ConnectionRefused => {
-            StoreError::NotApplied {
-                kind: StoreErrorKind::Network,
-                detail,
-            }
+            not_applied(StoreErrorKind::Network)
         }
         ErrorKind::Command(e) => match e.code {
             // Unauthorized, AuthenticationFailed, AtlasError: refused before anything is executed.
-            13 | 18 | 8000 => StoreError::NotApplied {
-                kind: StoreErrorKind::Unauthorized,
-                detail,
-            },
+            13 | 18 | 8000 => not_applied(StoreErrorKind::Unauthorized),
             // NotWritablePrimary and related codes may also end a batch midway.
-            10107 | 13435 | 13436 | 10058 | 189 | 11602 | 91 | 11600 => StoreError::Unknown {
-                kind: StoreErrorKind::NoPrimary,
-                detail,
-            },
-            50 | 262 => StoreError::Unknown {
-                kind: StoreErrorKind::Timeout,
-                detail,
-            },
-            64 | 100 => StoreError::Unknown {
-                kind: StoreErrorKind::WriteConcern,
-                detail,
-            },
-            _ => StoreError::Unknown {
-                kind: StoreErrorKind::Command,
-                detail,
-            },
+            10107 | 13435 | 13436 | 10058 | 189 | 11602 | 91 | 11600 => {
+                unknown(StoreErrorKind::NoPrimary)
+            }
+            50 | 262 => unknown(StoreErrorKind::Timeout),
+            64 | 100 => unknown(StoreErrorKind::WriteConcern),
+            _ => unknown(StoreErrorKind::Command),
         },
-        ErrorKind::Write(_) => StoreError::Unknown {
-            kind: StoreErrorKind::WriteConcern,
-            detail,
-        },
-        ErrorKind::Io(e) if e.kind() == std::io::ErrorKind::TimedOut => StoreError::Unknown {
-            kind: StoreErrorKind::Timeout,
-            detail,
-        },
-        ErrorKind::Io(_) | ErrorKind::ConnectionPoolCleared { .. } => StoreError::Unknown {
-            kind: StoreErrorKind::Network,
-            detail,
-        },
+        ErrorKind::Write(_) => unknown(StoreErrorKind::WriteConcern),
+        ErrorKind::Io(e) if e.kind() == std::io::ErrorKind::TimedOut => {
+            unknown(StoreErrorKind::Timeout)
+        }
+        ErrorKind::Io(_) | ErrorKind::ConnectionPoolCleared { .. } => {
+            unknown(StoreErrorKind::Network)
+        }
         // The reply was invalid, or this process found it to be wrong: the server is reachable all
         // the same.
-        _ => StoreError::Unknown {
-            kind: StoreErrorKind::Command,
-            detail,
-        },
+        _ => unknown(StoreErrorKind::Command),
     }
 }
 
@@ -128,6 +134,12 @@ pub(super) fn command_code(error: &mongodb::error::Error) -> Option<i32> {
         ErrorKind::Command(e) => Some(e.code),
         _ => None,
     }
+}
+
+/// Whether a command failed as a whole because of its data. Then it is halved, until the statement
+/// at fault is alone.
+pub(super) fn is_refused_for_its_data(error: &mongodb::error::Error) -> bool {
+    command_code(error).is_some_and(|code| statement_error(code) == StatementError::Data)
 }
 
 /// The longest error text, in bytes. Texts are in the log and in `/readyz`, which needs no token,

@@ -1,9 +1,25 @@
-//! The MongoDB store. Bucket pages are written with raw commands ([`pack`], [`write::pages`]),
-//! measurements of time-series buckets with [`write::time_series`], [`write::fence`] and
-//! [`write::recompute_summary`]. [`read::load`] reads buckets back; [`error`] classifies server
-//! errors. Before all that, [`schema::prepare`] detects what the server supports
-//! ([`schema::detect`]), checks what the database was written with ([`schema::metadata`]) and
-//! creates the collections ([`schema::collections`]).
+//! The MongoDB store. [`MongoStore`] only composes its parts and answers for them. Each part has its
+//! own fields and names the collections that it reads (r) or writes (w):
+//!
+//! | part | layer | collections |
+//! |---|---|---|
+//! | [`Writer`] | write | `sensor_buckets` w, `sensor_readings` w |
+//! | [`SummaryRecompute`] | write | `sensor_readings` r, `sensor_buckets` rw |
+//! | [`HighWater`] | write | `hourbucket_meta` rw |
+//! | [`LatestWriter`] | write | `sensor_latest` w |
+//! | [`ReadingsRemoval`] | write | `sensor_buckets` rw |
+//! | [`DayWriter`] | write | `sensor_days` w, `rollup_pending` w |
+//! | [`Loader`] | read | `sensor_buckets` r, `sensor_readings` r |
+//! | [`Reader`] | read | all but `sensor_catalog` and `hourbucket_meta`, r |
+//! | [`DayRollups`] | read | `sensor_days` r, `rollup_pending` r; writes with [`DayWriter`] |
+//! | [`Catalog`], [`CatalogState`] | | `sensor_catalog` rw; `hourbucket_meta` rw |
+//! | [`DeadLetterStore`] | | `dead_letters` rw |
+//! | [`Schema`] | schema | all: their options, indexes and validators; `hourbucket_meta` rw |
+//! | [`Maintenance`] | maintenance | `sensor_buckets` rw, `sensor_readings` rw, `sensor_days` rw |
+//! | [`CatalogExpiry`] | maintenance | `sensor_catalog` rw |
+//!
+//! The parts share three things: the [`Connection`], what the preparation has [`Detected`], and the
+//! [`Fence`] of abandoned statements. A part of a layer knows only those below it.
 //!
 //! Every operation runs in a separate task that is awaited with a time limit, since the driver has
 //! no timeout for an operation. An operation that exceeds the limit is cancelled on this side and
@@ -14,48 +30,46 @@ mod bson;
 mod catalog;
 mod catalog_document;
 mod catalog_state;
+mod connection;
 mod dead_letters;
+mod detected;
 mod document;
 mod error;
 mod expiry;
-mod hello;
-mod limited;
 mod logged_out;
 mod maintenance;
-mod names;
 mod pack;
 mod read;
 mod registry;
 mod schema;
-mod server_clock;
 mod setup;
-mod snapshot;
 mod uri;
 mod write;
 
-pub use dead_letters::{DeadLetterDocument, DeadLetterId};
+pub use dead_letters::{DeadLetterDocument, DeadLetterId, DeadLetterStore};
+pub use maintenance::Maintenance;
 pub use maintenance::alone::alone;
 pub use maintenance::convert::{ConvertOptions, Hook};
 pub use maintenance::days::{DaysChecked, Filled};
 pub use maintenance::reconcile::ReconcileOptions;
-use names::DEAD_LETTERS;
-pub use names::{BUCKETS, CATALOG, LATEST, READINGS};
+pub use model::collections::{BUCKETS, CATALOG, LATEST, READINGS};
 pub use pack::packed_bytes;
 pub use read::pipelines::{ReadingsLocation, raw_readings_pipeline};
+pub use schema::Schema;
+pub use schema::days::RollupSchema;
 pub use schema::latest_and_tag_indexes::{OptionalIndexes, TAGS_INDEX};
-pub use schema::rollup_schema::RollupSchema;
 
 use std::num::ParseIntError;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
 
-use mongodb::bson::{Document, RawDocumentBuf, doc};
+use mongodb::Client;
+use mongodb::bson::doc;
 use mongodb::error::ErrorKind;
 use mongodb::options::ClientOptions;
-use mongodb::{Client, Collection, Database};
 
 use super::catalog::{CatalogCounts, CatalogEntry, CatalogFill, CatalogQuery};
+use super::days::DayStore;
 use super::reading::{
     DeadLetterQuery, MeasurementQuery, MeasurementResults, PageQuery, PageResults, SensorQuery,
     StoredDeadLetter, StoredSensor,
@@ -65,31 +79,30 @@ use super::retention::RemovedReadings;
 use super::summaries::{EdgeQuery, Edges, SummaryQuery, SummaryResults};
 use super::{
     BoxFuture, DeadLetterWritten, Evicted, LatestWriteResult, LoadRequest, LoadResult,
-    PageWriteResult, PrepareError, PrepareErrorEnd, PreparedStore, Store, StoreError,
-    StoreErrorKind,
+    PageWriteResult, PrepareError, PreparedStore, Store, StoreError,
 };
-use error::{all_applied, command_error, concern_error, describe};
-use limited::{in_part, limited, timed_out};
+use catalog::Catalog;
+use catalog_state::CatalogState;
+use connection::Connection;
+use detected::Detected;
+use error::describe;
+use expiry::Expiry;
+use maintenance::expire_catalog::CatalogExpiry;
 use model::{
-    BucketStart, CatalogUpdate, DeadLetter, LatestUpdate, PageKind, PageWrite, SensorId, Span,
-    StorageMode,
+    BucketStart, CatalogUpdate, DeadLetter, LatestUpdate, PageWrite, SensorId, Span, StorageMode,
 };
 use pack::{CommandOptions, WriteConcern};
-use schema::identities::Prepared;
-use server_clock::ServerClock;
-use telemetry::metrics;
+use read::days::DayRollups;
+use read::load::Loader;
+use read::queries::Reader;
 use uri::UriError;
-use write::time_series_writer::TimeSeriesWriter;
-
-/// The result of detecting native time-series collections.
-#[derive(Debug)]
-struct Native {
-    /// New buckets use [`StorageMode::TimeSeries`].
-    chosen: bool,
-    /// The time-series collection exists, even if the mode is another. It may be created at any
-    /// time.
-    there: AtomicBool,
-}
+use write::Writer;
+use write::days::DayWriter;
+use write::fence::Fence;
+use write::high_water::HighWater;
+use write::recompute_summary::SummaryRecompute;
+use write::remove_readings::ReadingsRemoval;
+use write::send_latest::LatestWriter;
 
 /// Why the settings of the store cannot be used. The text does not contain the URI.
 #[derive(Debug, thiserror::Error)]
@@ -118,34 +131,27 @@ impl StoreConfigError {
     }
 }
 
-/// The MongoDB store.
+/// The MongoDB store: its parts, each with the collections that it reads or writes.
 #[derive(Debug, Clone)]
 pub struct MongoStore {
-    client: Client,
-    db: Database,
-    buckets: Collection<RawDocumentBuf>,
-    dead: Collection<Document>,
-    options: CommandOptions,
-    timeout: Duration,
-    retention: Option<Duration>,
-    retention_readings: Option<Duration>,
-    clock: Arc<ServerClock>,
-    dead_letters_retention: Duration,
-    mode: config::StoreMode,
-    /// Set by preparing; see [`MongoStore::native`].
-    native: Arc<OnceLock<Native>>,
-    /// Every stored sensor has an entry in the catalogue.
-    catalog_complete: Arc<AtomicBool>,
-    /// For [`Store::check_collections`].
-    prepared: Arc<Prepared>,
+    connection: Connection,
     /// `store.uri` has a user.
     has_user: bool,
-    series: Arc<TimeSeriesWriter>,
-    /// Whether appends use the gates of pages ([`pack`]). Not on a sharded cluster, where a filter
-    /// needs the shard key, not only `_id`; and not before the server was asked.
-    with_gates: Arc<AtomicBool>,
-    optional_indexes: OptionalIndexes,
-    rollup: Option<RollupSchema>,
+    detected: Arc<Detected>,
+    schema: Schema,
+    writer: Writer,
+    high_water: HighWater,
+    latest: LatestWriter,
+    removal: ReadingsRemoval,
+    expiry: Expiry,
+    loader: Loader,
+    reader: Reader,
+    days: DayRollups,
+    catalog: Catalog,
+    catalog_state: CatalogState,
+    catalog_expiry: CatalogExpiry,
+    dead_letters: DeadLetterStore,
+    maintenance: Maintenance,
 }
 
 impl MongoStore {
@@ -156,7 +162,7 @@ impl MongoStore {
     pub async fn new(
         config: &config::Store,
         span: Span,
-        dead_letters: Duration,
+        retention_dead_letters: Duration,
     ) -> Result<MongoStore, StoreConfigError> {
         let mut options = ClientOptions::parse(uri::parse(config.uri.reveal())?)
             .await
@@ -173,7 +179,6 @@ impl MongoStore {
         options.connect_timeout = Some(config.connect_timeout);
         let has_user = options.credential.is_some();
         let client = Client::with_options(options).map_err(StoreConfigError::Options)?;
-        let db = client.database(&config.database);
         let write_concern = match config.write_concern.as_str() {
             "majority" => WriteConcern::Majority,
             n => WriteConcern::Members(n.parse()?),
@@ -187,34 +192,66 @@ impl MongoStore {
             write_concern,
             wtimeout_ms,
         };
-        Ok(MongoStore {
-            series: Arc::new(TimeSeriesWriter::new(&db, options.clone(), config.timeout)),
-            buckets: db.collection(BUCKETS),
-            dead: db.collection(DEAD_LETTERS),
-            db,
-            client,
-            options,
-            timeout: config.timeout,
+        let connection =
+            Connection::new(client.database(&config.database), options, config.timeout);
+        let settings = schema::Settings {
             retention: config.retention,
             retention_readings: config.retention_readings,
-            clock: Arc::default(),
-            dead_letters_retention: dead_letters,
-            mode: config.mode,
-            native: Arc::default(),
-            catalog_complete: Arc::default(),
-            prepared: Arc::default(),
-            has_user,
-            with_gates: Arc::default(),
+            retention_dead_letters,
             optional_indexes: OptionalIndexes::default(),
             rollup: None,
-        })
+        };
+        Ok(MongoStore::of_parts(
+            &connection,
+            Arc::new(Detected::new(config.mode)),
+            settings,
+            has_user,
+        ))
+    }
+
+    fn of_parts(
+        connection: &Connection,
+        detected: Arc<Detected>,
+        settings: schema::Settings,
+        has_user: bool,
+    ) -> MongoStore {
+        let own = || connection.clone();
+        let known = || detected.clone();
+        let fence = Arc::new(Fence::new());
+        let expiry = Expiry::new(own(), settings.retention_readings);
+        let recompute = SummaryRecompute::new(own(), known(), fence.clone());
+        let reader = Reader::new(own(), known(), expiry.clone());
+        let days = DayWriter::new(own());
+        let catalog = Catalog::new(own(), known());
+        let catalog_state = CatalogState::new(own());
+        let retention = settings.retention;
+        MongoStore {
+            has_user,
+            schema: Schema::new(own(), known(), catalog_state.clone(), settings),
+            writer: Writer::new(connection, &detected, &fence),
+            high_water: HighWater::new(own()),
+            latest: LatestWriter::new(own()),
+            removal: ReadingsRemoval::new(own()),
+            loader: Loader::new(own(), known(), recompute.clone(), expiry.clone(), fence),
+            expiry,
+            days: DayRollups::new(reader.clone(), days.clone()),
+            catalog_expiry: CatalogExpiry::new(own(), catalog.clone(), reader.clone(), retention),
+            catalog,
+            catalog_state,
+            dead_letters: DeadLetterStore::new(own()),
+            maintenance: Maintenance::new(reader.clone(), recompute, days, retention),
+            reader,
+            connection: own(),
+            detected,
+        }
     }
 
     /// Also prepares these optional indexes.
     #[must_use]
     pub fn with_latest_and_tags(self, optional_indexes: OptionalIndexes) -> MongoStore {
         MongoStore {
-            optional_indexes,
+            schema: self.schema.with_optional_indexes(optional_indexes),
+            reader: self.reader.with_latest(optional_indexes.latest),
             ..self
         }
     }
@@ -222,108 +259,56 @@ impl MongoStore {
     /// Also prepares the collections of the daily rollup.
     #[must_use]
     pub fn with_rollup(self, rollup: Option<RollupSchema>) -> MongoStore {
-        MongoStore { rollup, ..self }
-    }
-
-    /// Runs an operation in a separate task for at most `store.timeout`; cancels it when the caller
-    /// stops waiting.
-    async fn limited<T: Send + 'static>(
-        &self,
-        operation: impl Future<Output = mongodb::error::Result<T>> + Send + 'static,
-    ) -> Result<mongodb::error::Result<T>, StoreError> {
-        limited(self.timeout, operation).await
-    }
-
-    /// Runs a command that changes something, with the store's write concern, and returns the
-    /// reply.
-    async fn changed(
-        &self,
-        mut command: Document,
-    ) -> Result<mongodb::error::Result<Document>, StoreError> {
-        command.insert("writeConcern", self.options.document());
-        let db = self.db.clone();
-        self.limited(async move { db.run_command(command).await })
-            .await
-    }
-
-    /// Like [`MongoStore::changed`]; the write concern must be satisfied.
-    async fn confirmed(&self, command: Document) -> Result<Document, StoreError> {
-        let reply = self
-            .changed(command)
-            .await?
-            .map_err(|e| command_error(&e))?;
-        match concern_error(&reply) {
-            None => Ok(reply),
-            Some(detail) => Err(StoreError::Unknown {
-                kind: StoreErrorKind::WriteConcern,
-                detail,
-            }),
+        MongoStore {
+            schema: self.schema.with_rollup(rollup),
+            ..self
         }
     }
 
-    /// Like [`MongoStore::confirmed`]; every statement must be applied as well.
-    async fn all_applied(&self, command: Document) -> Result<Document, StoreError> {
-        all_applied(self.confirmed(command).await?)
+    /// Checks and shards the collections, for the commands.
+    pub fn schema(&self) -> &Schema {
+        &self.schema
+    }
+
+    /// Finds and removes dead letters, for the commands.
+    pub fn dead_letters(&self) -> &DeadLetterStore {
+        &self.dead_letters
+    }
+
+    /// Reconciles and converts stored data, for the commands.
+    pub fn maintenance(&self) -> &Maintenance {
+        &self.maintenance
     }
 }
 
 impl Store for MongoStore {
     fn prepare(&self) -> BoxFuture<'_, Result<PreparedStore, PrepareError>> {
-        Box::pin(async move {
-            let prepared = self.prepare_all().await?;
-            if self.measured() {
-                let waiting = "waiting for statements of an earlier process";
-                let failed = |why, kind| PrepareError {
-                    detail: format!("{waiting}: {why}"),
-                    end: PrepareErrorEnd::MayPass(kind),
-                };
-                let earlier = write::fence::wait_for_earlier(&self.db, &self.options);
-                let over = tokio::time::timeout(self.timeout, earlier).await;
-                let still = |_| {
-                    let why = "the server still runs some (see db.currentOp())".to_owned();
-                    failed(why, StoreErrorKind::Timeout)
-                };
-                over.map_err(still)?
-                    .map_err(|e| failed(describe(&e), command_error(&e).kind()))?;
-            }
-            Ok(prepared)
-        })
+        Box::pin(self.schema.prepare())
+    }
+
+    fn check_collections(&self) -> BoxFuture<'_, Result<Option<String>, PrepareError>> {
+        Box::pin(self.schema.check_collections())
     }
 
     fn write<'a>(
         &'a self,
         writes: &'a [PageWrite],
     ) -> BoxFuture<'a, Result<Vec<PageWriteResult>, StoreError>> {
-        Box::pin(async move {
-            // The flush stage sends one kind per command, and mixes storage modes only after a
-            // change of mode.
-            let group = |w: &PageWrite| {
-                (
-                    w.storage_mode == StorageMode::TimeSeries,
-                    w.kind == PageKind::Create,
-                )
-            };
-            let mut answers = Vec::with_capacity(writes.len());
-            for run in writes.chunk_by(|a, b| group(a) == group(b)) {
-                let written = match run[0].storage_mode {
-                    StorageMode::TimeSeries => self.write_series(run).await,
-                    StorageMode::Bucket => {
-                        self.write_kind(&run.iter().collect::<Vec<_>>(), None).await
-                    }
-                };
-                // The groups before this one are stored.
-                answers.extend(if answers.is_empty() {
-                    written?
-                } else {
-                    written.map_err(in_part)?
-                });
-            }
-            Ok(answers)
-        })
+        Box::pin(self.writer.write(writes))
     }
 
-    fn now_ms(&self) -> BoxFuture<'_, Result<i64, StoreError>> {
-        Box::pin(self.server_now_ms())
+    fn raise_high_water(
+        &self,
+        through: BucketStart,
+    ) -> BoxFuture<'_, Result<BucketStart, StoreError>> {
+        Box::pin(self.high_water.raise(through))
+    }
+
+    fn latest<'a>(
+        &'a self,
+        updates: &'a [LatestUpdate],
+    ) -> BoxFuture<'a, Result<Vec<LatestWriteResult>, StoreError>> {
+        Box::pin(self.latest.merge(updates))
     }
 
     fn remove_readings(
@@ -331,7 +316,11 @@ impl Store for MongoStore {
         ended_before_ms: i64,
         pages_max: usize,
     ) -> BoxFuture<'_, Result<RemovedReadings, StoreError>> {
-        Box::pin(self.remove_old_readings(ended_before_ms, pages_max))
+        Box::pin(self.removal.remove(ended_before_ms, pages_max))
+    }
+
+    fn now_ms(&self) -> BoxFuture<'_, Result<i64, StoreError>> {
+        Box::pin(self.expiry.now_ms())
     }
 
     fn load<'a>(
@@ -339,97 +328,103 @@ impl Store for MongoStore {
         requests: &'a [LoadRequest],
         within: Option<Duration>,
     ) -> BoxFuture<'a, Result<Vec<LoadResult>, StoreError>> {
-        Box::pin(async move {
-            let begun = Instant::now();
-            let answers = self.load_all(requests, within).await;
-            metrics::store_command("load", requests.len() as u64, begun.elapsed().as_secs_f64());
-            let mut errors = answers.iter().filter_map(|a| a.as_ref().err());
-            // If no bucket has a result, the store failed, not individual buckets. Of one bucket that
-            // the server answers with an error, that is unknown; others tell.
-            let is_of_bucket =
-                |error: &StoreError| answers.len() == 1 && error.kind() == StoreErrorKind::Command;
-            match errors
-                .clone()
-                .find(|e| e.is_away())
-                .or_else(|| errors.find(|e| !e.is_deferred()))
-            {
-                Some(error)
-                    if error.is_away()
-                        || (answers.iter().all(Result::is_err) && !is_of_bucket(error)) =>
-                {
-                    Err(error.clone())
-                }
-                None if !answers.is_empty() && answers.iter().all(Result::is_err) => {
-                    Err(timed_out(self.timeout))
-                }
-                _ => Ok(answers),
-            }
-        })
+        Box::pin(self.loader.load(requests, within))
     }
 
-    fn raise_high_water(
-        &self,
-        through: BucketStart,
-    ) -> BoxFuture<'_, Result<BucketStart, StoreError>> {
-        Box::pin(self.raise_mark(through))
+    fn pages<'a>(&'a self, q: &'a PageQuery) -> BoxFuture<'a, Result<PageResults, StoreError>> {
+        Box::pin(self.reader.pages(q))
+    }
+
+    fn measurements<'a>(
+        &'a self,
+        q: &'a MeasurementQuery,
+    ) -> BoxFuture<'a, Result<MeasurementResults, StoreError>> {
+        Box::pin(self.reader.measurements(q))
+    }
+
+    fn summaries<'a>(
+        &'a self,
+        q: &'a SummaryQuery,
+    ) -> BoxFuture<'a, Result<SummaryResults, StoreError>> {
+        Box::pin(self.reader.summaries(q))
+    }
+
+    fn edges<'a>(&'a self, q: &'a EdgeQuery) -> BoxFuture<'a, Result<Edges, StoreError>> {
+        Box::pin(self.reader.edges(q))
+    }
+
+    fn newest<'a>(
+        &'a self,
+        sensors: &'a [SensorId],
+    ) -> BoxFuture<'a, Result<Vec<StoredSensor>, StoreError>> {
+        Box::pin(self.reader.newest(sensors))
+    }
+
+    fn sensors<'a>(&'a self, q: &'a SensorQuery) -> BoxFuture<'a, Result<Vec<String>, StoreError>> {
+        Box::pin(self.reader.sensors(q))
+    }
+
+    fn find_dead_letters<'a>(
+        &'a self,
+        q: &'a DeadLetterQuery,
+    ) -> BoxFuture<'a, Result<Vec<StoredDeadLetter>, StoreError>> {
+        Box::pin(self.reader.dead_letters(q))
+    }
+
+    fn days(&self) -> Option<&dyn DayStore> {
+        Some(&self.days)
     }
 
     fn merge_catalog<'a>(
         &'a self,
         updates: &'a [&'a CatalogUpdate],
     ) -> BoxFuture<'a, Result<u64, StoreError>> {
-        Box::pin(self.merge_entries(updates))
+        Box::pin(self.catalog.merge(updates))
     }
 
     fn find_catalog<'a>(
         &'a self,
         q: &'a CatalogQuery,
     ) -> BoxFuture<'a, Result<Vec<CatalogEntry>, StoreError>> {
-        Box::pin(self.find_entries(q))
-    }
-
-    fn note_running(&self, at_ms: i64) -> BoxFuture<'_, Result<Option<i64>, StoreError>> {
-        Box::pin(self.record_running(at_ms))
+        Box::pin(self.catalog.find(q))
     }
 
     fn count_catalog(
         &self,
         arrived_ms: (i64, i64),
     ) -> BoxFuture<'_, Result<CatalogCounts, StoreError>> {
-        Box::pin(self.count_entries(arrived_ms))
+        Box::pin(self.catalog.count(arrived_ms))
+    }
+
+    fn expire_catalog(&self, now_ms: i64) -> BoxFuture<'_, Result<u64, StoreError>> {
+        Box::pin(self.catalog_expiry.expire(now_ms))
     }
 
     fn is_catalog_complete(&self) -> bool {
-        self.catalog_complete.load(Ordering::Relaxed)
+        self.catalog_state.is_complete()
     }
 
     fn catalog_fill(&self) -> BoxFuture<'_, Result<CatalogFill, StoreError>> {
-        Box::pin(self.read_fill())
+        Box::pin(self.catalog_state.read_fill())
     }
 
     fn set_catalog_fill<'a>(
         &'a self,
         fill: &'a CatalogFill,
     ) -> BoxFuture<'a, Result<(), StoreError>> {
-        Box::pin(self.record_fill(fill))
+        Box::pin(self.catalog_state.record_fill(fill))
     }
 
-    fn expire_catalog(&self, now_ms: i64) -> BoxFuture<'_, Result<u64, StoreError>> {
-        Box::pin(self.expire_entries(now_ms))
+    fn note_running(&self, at_ms: i64) -> BoxFuture<'_, Result<Option<i64>, StoreError>> {
+        Box::pin(self.catalog_state.record_running(at_ms))
     }
 
-    fn latest<'a>(
-        &'a self,
-        updates: &'a [LatestUpdate],
-    ) -> BoxFuture<'a, Result<Vec<LatestWriteResult>, StoreError>> {
-        Box::pin(self.merge_latest(updates))
-    }
-
-    fn registry(&self, query: RegistryQuery) -> Option<std::sync::Arc<dyn RegistryReader>> {
-        Some(std::sync::Arc::new(registry::MongoRegistry::new(
-            &self.db,
+    fn registry(&self, query: RegistryQuery) -> Option<Arc<dyn RegistryReader>> {
+        let connection = &self.connection;
+        Some(Arc::new(registry::MongoRegistry::new(
+            connection.db(),
             query,
-            self.timeout,
+            connection.timeout(),
         )))
     }
 
@@ -437,98 +432,32 @@ impl Store for MongoStore {
         &'a self,
         dead_letters: &'a [DeadLetter],
     ) -> BoxFuture<'a, Result<Vec<DeadLetterWritten>, StoreError>> {
-        Box::pin(async move {
-            let begun = Instant::now();
-            let kept = self.keep_dead_letters(dead_letters).await;
-            metrics::store_command(
-                "dead_letter",
-                dead_letters.len() as u64,
-                begun.elapsed().as_secs_f64(),
-            );
-            kept
-        })
+        Box::pin(self.dead_letters.write(dead_letters))
     }
 
     fn dead_letter_bytes(&self) -> BoxFuture<'_, Result<u64, StoreError>> {
-        Box::pin(self.dead_letter_bytes())
+        Box::pin(self.dead_letters.bytes())
     }
 
     fn evict_dead_letters(&self, bytes: u64) -> BoxFuture<'_, Result<Evicted, StoreError>> {
-        Box::pin(self.evict(bytes))
-    }
-
-    fn pages<'a>(&'a self, q: &'a PageQuery) -> BoxFuture<'a, Result<PageResults, StoreError>> {
-        Box::pin(self.read_pages(q))
-    }
-
-    fn measurements<'a>(
-        &'a self,
-        q: &'a MeasurementQuery,
-    ) -> BoxFuture<'a, Result<MeasurementResults, StoreError>> {
-        Box::pin(self.read_measurements(q))
-    }
-
-    fn summaries<'a>(
-        &'a self,
-        q: &'a SummaryQuery,
-    ) -> BoxFuture<'a, Result<SummaryResults, StoreError>> {
-        Box::pin(self.read_summaries(q))
-    }
-
-    fn edges<'a>(&'a self, q: &'a EdgeQuery) -> BoxFuture<'a, Result<Edges, StoreError>> {
-        Box::pin(self.read_edges(q))
-    }
-
-    fn newest<'a>(
-        &'a self,
-        sensors: &'a [SensorId],
-    ) -> BoxFuture<'a, Result<Vec<StoredSensor>, StoreError>> {
-        Box::pin(self.read_newest(sensors))
-    }
-
-    fn sensors<'a>(&'a self, q: &'a SensorQuery) -> BoxFuture<'a, Result<Vec<String>, StoreError>> {
-        Box::pin(self.read_sensors(q))
-    }
-
-    fn find_dead_letters<'a>(
-        &'a self,
-        q: &'a DeadLetterQuery,
-    ) -> BoxFuture<'a, Result<Vec<StoredDeadLetter>, StoreError>> {
-        Box::pin(self.read_dead_letters(q))
-    }
-
-    fn days(&self) -> Option<&dyn super::days::DayStore> {
-        Some(self)
+        Box::pin(self.dead_letters.evict(bytes))
     }
 
     fn ping(&self) -> BoxFuture<'_, Result<(), StoreError>> {
         Box::pin(async move {
-            let db = self.db.clone();
-            let result = self
-                .limited(async move { db.run_command(doc! { "ping": 1 }).await })
-                .await;
-            result?.map_err(|e| command_error(&e))?;
-            self.close_logged_out().await
+            self.connection.run(doc! { "ping": 1 }).await?;
+            logged_out::close_logged_out(&self.connection, self.has_user).await
         })
     }
 
-    fn check_collections(&self) -> BoxFuture<'_, Result<Option<String>, PrepareError>> {
-        Box::pin(self.find_dropped())
-    }
-
     fn storage_mode(&self) -> StorageMode {
-        if self.native() {
-            StorageMode::TimeSeries
-        } else {
-            StorageMode::Bucket
-        }
+        self.detected.storage_mode()
     }
 
     fn mode(&self) -> &'static str {
-        if self.native() {
-            "timeseries"
-        } else {
-            "bucket"
+        match self.detected.storage_mode() {
+            StorageMode::TimeSeries => "timeseries",
+            StorageMode::Bucket => "bucket",
         }
     }
 }

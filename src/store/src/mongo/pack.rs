@@ -21,7 +21,7 @@ use mongodb::bson::{Bson, Document, RawDocumentBuf, doc};
 use mongodb::options::Acknowledgment;
 
 use super::bson::Writer;
-use crate::mongo::names::BUCKETS;
+use model::collections::BUCKETS;
 use model::{Gate, GateSlot, PageKind, PageWrite, Rows, Span, StorageMode, ValueRef};
 
 /// The version of the document schema.
@@ -75,6 +75,16 @@ impl CommandOptions {
     /// The `writeConcern` of commands outside the hot path.
     pub(super) fn document(&self) -> Document {
         doc! { "w": self.write_concern.w(), "j": true, "wtimeout": self.wtimeout_ms }
+    }
+
+    /// The same, but majority whatever `store.write_concern` is.
+    pub(super) fn majority_document(&self) -> Document {
+        let write_concern = WriteConcern::Majority;
+        CommandOptions {
+            write_concern,
+            ..self.clone()
+        }
+        .document()
     }
 
     /// Appends the `writeConcern`.

@@ -8,13 +8,13 @@ use mongodb::Database;
 use mongodb::bson::{Document, doc};
 
 use crate::mongo::error::{command_code, command_error, describe, text_of};
-use crate::mongo::names::META;
 use crate::mongo::pack::CommandOptions;
 use crate::{PrepareError, PrepareErrorEnd, StoreErrorKind};
+use model::collections::META;
 
 pub(super) const UNAUTHORIZED: i32 = 13;
 pub(super) const NAMESPACE_NOT_FOUND: i32 = 26;
-pub(super) const INDEX_NOT_FOUND: i32 = 27;
+const INDEX_NOT_FOUND: i32 = 27;
 pub(super) const NAMESPACE_EXISTS: i32 = 48;
 pub(super) const INDEX_OPTIONS_CONFLICT: i32 = 85;
 pub(super) const INDEX_KEY_SPECS_CONFLICT: i32 = 86;
@@ -43,12 +43,6 @@ impl SchemaError {
     /// An error that needs an operator's action; a retry cannot succeed.
     pub(super) fn permanent(step: impl Into<String>, detail: impl Into<String>) -> SchemaError {
         SchemaError::new(step, detail, PrepareErrorEnd::Operator)
-    }
-
-    /// A reply that no setting explains; the next one may be different.
-    pub(super) fn unexpected(step: impl Into<String>, detail: impl Into<String>) -> SchemaError {
-        let end = PrepareErrorEnd::MayPass(StoreErrorKind::Command);
-        SchemaError::new(step, detail, end)
     }
 
     pub(super) fn new(
@@ -102,7 +96,7 @@ impl PartialEq for Failure {
 impl Eq for Failure {}
 
 impl Failure {
-    fn of(error: &mongodb::error::Error) -> Failure {
+    fn new(error: &mongodb::error::Error) -> Failure {
         Failure {
             code: command_code(error),
             detail: describe(error),
@@ -156,7 +150,7 @@ impl<'a> Setup<'a> {
         self.db
             .run_command(command)
             .await
-            .map_err(|e| Failure::of(&e))
+            .map_err(|e| Failure::new(&e))
     }
 
     /// Runs a query and returns its first document.
@@ -177,7 +171,10 @@ impl<'a> Setup<'a> {
         mut command: Document,
     ) -> Result<Document, Failure> {
         command.insert("writeConcern", self.write_concern.clone());
-        let reply = db.run_command(command).await.map_err(|e| Failure::of(&e))?;
+        let reply = db
+            .run_command(command)
+            .await
+            .map_err(|e| Failure::new(&e))?;
         match reply.get_document("writeConcernError") {
             // Applied, but not on as many members as requested. The caller retries; every step is
             // idempotent.
@@ -245,6 +242,40 @@ impl<'a> Setup<'a> {
                 self.change(plain).await.map(drop)
             }
             done => done.map(drop),
+        }
+    }
+
+    /// Creates a collection that is not in `found`. Returns a line if it did: another instance may
+    /// have created it first.
+    pub(super) async fn create_missing(
+        &self,
+        found: &Listing,
+        name: &str,
+        options: &Document,
+    ) -> Result<Option<String>, SchemaError> {
+        if found.get(name).is_some() {
+            return Ok(None);
+        }
+        match self.create(name, options).await {
+            Ok(()) => Ok(Some(format!("created collection {name}"))),
+            Err(Failure {
+                code: Some(NAMESPACE_EXISTS),
+                ..
+            }) => Ok(None),
+            Err(failure) => Err(failure.at(format!("creating collection {name}"))),
+        }
+    }
+
+    /// Drops an index; returns whether there was one.
+    pub(super) async fn drop_index(&self, collection: &str, name: &str) -> Result<bool, Failure> {
+        let drop = doc! { "dropIndexes": collection, "index": name };
+        match self.change(drop).await {
+            Ok(_) => Ok(true),
+            Err(Failure {
+                code: Some(INDEX_NOT_FOUND | NAMESPACE_NOT_FOUND),
+                ..
+            }) => Ok(false),
+            Err(failure) => Err(failure),
         }
     }
 
@@ -365,7 +396,7 @@ mod tests {
     #[test]
     fn an_error_of_a_command_keeps_the_drivers_error_as_its_source() {
         let error = mongodb::error::Error::custom("no such host");
-        let failure = Failure::of(&error).at("listing the collections");
+        let failure = Failure::new(&error).at("listing the collections");
         assert!(failure.to_string().starts_with("listing the collections: "));
         assert_eq!(
             failure.source().expect("the driver's error").to_string(),

@@ -59,7 +59,7 @@ impl Pages {
             count: 1,
             first_ts_ms: reading.ts_ms,
         };
-        Extent::of(readings.into_iter().flatten().map(one))
+        Extent::sum(readings.into_iter().flatten().map(one))
     }
 
     /// Whether measurements that the documents of a bucket count were removed.
@@ -137,7 +137,7 @@ fn counted(pages: &[&Page]) -> Extent {
         count: u64::from(page.count),
         first_ts_ms: page.first_ts_ms.unwrap_or(i64::MAX),
     };
-    Extent::of(pages.iter().map(of_page))
+    Extent::sum(pages.iter().map(of_page))
 }
 
 fn page(count: u32, sealed: bool, chunk: Chunk) -> Page {

@@ -17,7 +17,7 @@ use std::collections::HashSet;
 use serde_json::{Value, json};
 
 use super::bucket::{Recomputed, StoredBucket, StoredPage, without_duplicates};
-use super::times::time;
+use super::time;
 use model::{FieldSummary, Number, StorageMode};
 
 /// Maximum difference between two sums of doubles, relative to the sum of the absolute values.

@@ -70,14 +70,14 @@ use mongodb::bson::{RawDocumentBuf, doc};
 use crate::maintain::{
     Converted, MaintainError, Progress, ReadingCounts, Selection, Step, StoredBucket,
 };
-use crate::mongo::MongoStore;
 use crate::mongo::error::command_code;
+use crate::mongo::maintenance::Maintenance;
 use crate::mongo::maintenance::convert_bucket::Attempt;
-use crate::mongo::names::READINGS;
 use crate::mongo::pack::SERIES;
 use crate::mongo::read::bucket_reader::{
-    Collections, Native, failed, key_of, measured_in, selected,
+    Collections, MeasurementsFound, failed, find_measurements, key_of, measured_in, selected,
 };
+use model::collections::READINGS;
 use model::{BucketKey, SensorId, StorageMode};
 
 /// Attempts for a bucket that another writer keeps changing.
@@ -130,7 +130,7 @@ struct Run<'a> {
     deletes_by_time: bool,
 }
 
-impl MongoStore {
+impl Maintenance {
     /// Converts the buckets of a range to another storage mode; calls `progress` regularly. May be
     /// interrupted at any moment and run again.
     ///
@@ -141,20 +141,22 @@ impl MongoStore {
         options: &ConvertOptions,
         mut progress: impl FnMut(Progress),
     ) -> Result<Converted, MaintainError> {
-        if self.measurements_collection().await? == Native::Absent {
+        let connection = self.reader.connection();
+        let found = find_measurements(connection, self.reader.detected()).await?;
+        if found == MeasurementsFound::Absent {
             return Err(MaintainError::Refused(format!(
                 "there is no time-series collection {READINGS} with timeField ts and metaField \
                  meta: with store.mode = \"timeseries\", `hourbucket init` creates it"
             )));
         }
-        let span = self.options.span;
+        let span = connection.span();
         let mut selection = options.selection.clone();
         selection.from_ms = span.floor(selection.from_ms).0;
         // A bucket has ended if it started a span earlier.
         selection.to_ms = selection
             .to_ms
             .min(options.ended_before_ms.saturating_sub(span.ms() - 1));
-        let all = self.collections();
+        let all = self.reader.collections();
         let done = Converted::default();
         let at = Progress::default();
         let mut run = Run {

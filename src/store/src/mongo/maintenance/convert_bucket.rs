@@ -10,11 +10,12 @@ use mongodb::options::{ReadConcern, WriteConcern};
 
 use crate::maintain::bucket::{Recomputed, without_duplicates};
 use crate::maintain::{Kind, MaintainError, ReadingCounts, Step, StoredBucket, StoredPage, audit};
+use crate::mongo::document::tags_document;
 use crate::mongo::error::command_code;
 use crate::mongo::maintenance::repair::{
     document, is_duplicate, readings, summaries, unchanged_filter,
 };
-use crate::mongo::read::bucket_reader::{Collections, failed, tags_document, value_bson};
+use crate::mongo::read::bucket_reader::{Collections, failed, value_bson};
 use model::rows::{Row, StatementLimits};
 use model::summary::PAGE_SUMMARY_BYTES_MAX;
 use model::{BucketKey, Rows, StorageMode};

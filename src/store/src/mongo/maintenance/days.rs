@@ -15,16 +15,18 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use futures_util::TryStreamExt;
-use mongodb::bson::{DateTime, doc};
+use mongodb::Cursor;
+use mongodb::bson::{DateTime, RawDocumentBuf, doc};
 
 use crate::days::{DaySummary, DayWritten, SensorDay};
 use crate::maintain::{MaintainError, Selection};
-use crate::mongo::MongoStore;
-use crate::mongo::names::{DAYS, PENDING_DAYS};
-use crate::mongo::read::bucket_reader::failed;
+use crate::mongo::document::between;
+use crate::mongo::maintenance::Maintenance;
+use crate::mongo::read::bucket_reader::{Collections, failed};
 use crate::mongo::read::days::day_of;
 use crate::mongo::read::queries::next_sensors;
 use crate::reading::SensorQuery;
+use model::collections::{DAYS, PENDING_DAYS};
 use model::{Day, SensorId, Zone};
 
 /// Sensors that are listed together.
@@ -76,7 +78,7 @@ fn of_store(error: crate::StoreError) -> MaintainError {
     MaintainError::Server(error.to_string())
 }
 
-impl MongoStore {
+impl Maintenance {
     /// Computes and writes all days from `from_ms` on. `progress` is called after each sensor.
     ///
     /// # Errors
@@ -137,7 +139,7 @@ impl MongoStore {
         batch: &mut Vec<(SensorDay, DaySummary)>,
         filled: &mut Filled,
     ) -> Result<(), MaintainError> {
-        let written = self.put_days(batch, false).await.map_err(of_store)?;
+        let written = self.days.put_days(batch, false).await.map_err(of_store)?;
         let refused = written
             .iter()
             .filter(|w| matches!(w, DayWritten::Rejected { .. }))
@@ -269,7 +271,7 @@ impl MongoStore {
                 },
                 computed,
             );
-            let written = self.put_days(&[day], true).await.map_err(of_store)?;
+            let written = self.days.put_days(&[day], true).await.map_err(of_store)?;
             checked.repaired += u64::from(written[0] == DayWritten::Done);
         }
         Ok(())
@@ -281,7 +283,7 @@ impl MongoStore {
             after,
             limit: SENSORS_MAX,
         };
-        next_sensors(&self.collections().buckets, &query)
+        next_sensors(&self.reader.collections().buckets, &query)
             .await
             .map_err(failed("listing the sensors"))
     }
@@ -289,7 +291,9 @@ impl MongoStore {
     async fn marked_days_of(&self, sensor: &SensorId) -> Result<BTreeSet<i64>, MaintainError> {
         let what = failed("reading the marks of a sensor");
         let mut marks = self
-            .majority(PENDING_DAYS)
+            .reader
+            .connection()
+            .majority::<RawDocumentBuf>(PENDING_DAYS)
             .find(doc! { "sensor_id": &**sensor })
             .await
             .map_err(&what)?;
@@ -310,7 +314,9 @@ impl MongoStore {
     ) -> Result<Option<DaySummary>, MaintainError> {
         let filter = doc! { "sensor_id": &**sensor, "day": DateTime::from_millis(day.start_ms) };
         let found = self
-            .majority(DAYS)
+            .reader
+            .connection()
+            .majority::<RawDocumentBuf>(DAYS)
             .find_one(filter)
             .await
             .map_err(failed("reading a day"))?;
@@ -325,9 +331,8 @@ impl MongoStore {
         from_ms: i64,
         to_ms: i64,
     ) -> Result<HourStream, MaintainError> {
-        let of = self.collections();
-        let within =
-            doc! { "$gte": DateTime::from_millis(from_ms), "$lt": DateTime::from_millis(to_ms) };
+        let of = self.reader.collections();
+        let within = between(from_ms, to_ms);
         // The order of DaySummary::add_page.
         let sort = doc! { "sensor_id": -1, "bucket_start": 1, "page": -1 };
         let find = of
@@ -348,8 +353,8 @@ impl MongoStore {
 
 /// The hours of one sensor, added up by day.
 struct HourStream {
-    of: crate::mongo::read::bucket_reader::Collections,
-    cursor: mongodb::Cursor<mongodb::bson::RawDocumentBuf>,
+    of: Collections,
+    cursor: Cursor<RawDocumentBuf>,
     open: Option<(Day, DaySummary)>,
 }
 

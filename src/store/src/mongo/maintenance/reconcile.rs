@@ -49,24 +49,24 @@
 //! The guards protect several instances of the service in the same way.
 
 use std::collections::HashSet;
-use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::TryStreamExt;
-use mongodb::bson::{Bson, DateTime, Document, RawDocumentBuf, doc};
+use mongodb::bson::{Bson, Document, RawDocumentBuf, doc};
 use mongodb::options::ReadConcern;
 
 use crate::maintain::bucket::without_duplicates;
 use crate::maintain::{
     Entry, Finding, Kind, MaintainError, Reconciled, RepairOutcome, Selection, StoredBucket, audit,
-    report,
+    time,
 };
-use crate::mongo::MongoStore;
+use crate::mongo::document::{between, int, storage_mode_of};
+use crate::mongo::maintenance::Maintenance;
 use crate::mongo::maintenance::drop_duplicates::Dropped;
-use crate::mongo::pack::SERIES;
-use crate::mongo::read::bucket_reader::{Collections, Native, failed, key_of, page_id};
-use crate::mongo::write::recompute_summary;
-use crate::mongo::write::time_series_writer::TimeSeriesWriter;
+use crate::mongo::read::bucket_reader::{
+    Collections, MeasurementsFound, failed, find_measurements, key_of, page_id,
+};
+use crate::mongo::write::recompute_summary::SummaryRecompute;
 use model::{BucketKey, BucketStart, StorageMode};
 
 /// Pause before buckets that differ are read again, if measurements may be ahead of their document.
@@ -117,7 +117,7 @@ enum RecheckReason {
 
 struct Run<'a> {
     all: Collections,
-    series: Arc<TimeSeriesWriter>,
+    recompute: SummaryRecompute,
     options: &'a ReconcileOptions,
     report: Reconciled,
     rechecks: Vec<(BucketKey, RecheckReason)>,
@@ -127,23 +127,24 @@ struct Run<'a> {
     no_transactions: bool,
 }
 
-impl MongoStore {
+impl Maintenance {
     /// Compares the buckets of a range with their readings, and repairs differences if requested.
     ///
     /// # Errors
     /// The server failed; earlier repairs remain.
     pub async fn reconcile(&self, options: &ReconcileOptions) -> Result<Reconciled, MaintainError> {
-        let native = self.measurements_collection().await?;
+        let connection = self.reader.connection();
+        let measurements = find_measurements(connection, self.reader.detected()).await?;
         let mut selection = options.selection.clone();
-        let span = self.options.span;
+        let span = connection.span();
         selection.from_ms = span.floor(selection.from_ms).0;
         let mut notes = vec![];
         if let Some(kept) = self
-            .kept_from(native, options.now_ms)
+            .kept_from(measurements, options.now_ms)
             .filter(|kept| selection.from_ms < *kept)
         {
             selection.from_ms = kept;
-            let before = report::time(kept);
+            let before = time(kept);
             notes.push(format!(
                 "the range was shortened: buckets before {before} may be partly expired and are \
                  skipped"
@@ -158,11 +159,9 @@ impl MongoStore {
         }
         let mut report = Reconciled::new(selection, options.listed_max);
         report.notes = notes;
-        let all = self.collections();
-        let series = self.series.clone();
         let mut run = Run {
-            all,
-            series,
+            all: self.reader.collections(),
+            recompute: self.recompute.clone(),
             options,
             report,
             rechecks: vec![],
@@ -171,7 +170,7 @@ impl MongoStore {
         };
         run.documents().await?;
         run.recheck_all().await?;
-        if native != Native::Absent {
+        if measurements != MeasurementsFound::Absent {
             run.measurements().await?;
             run.recheck_all().await?;
         }
@@ -187,15 +186,15 @@ impl MongoStore {
     }
 
     /// The start of the first bucket that is not expiring now; `None` if none ever expires.
-    fn kept_from(&self, native: Native, now_ms: i64) -> Option<i64> {
-        let expire_s = match native {
-            Native::There { expire_s } => expire_s,
-            Native::Absent => None,
+    fn kept_from(&self, measurements: MeasurementsFound, now_ms: i64) -> Option<i64> {
+        let expire_s = match measurements {
+            MeasurementsFound::There { expire_s } => expire_s,
+            MeasurementsFound::Absent => None,
         };
         let retention_s = self.retention.and_then(|r| i64::try_from(r.as_secs()).ok());
         let kept_s = [expire_s, retention_s].into_iter().flatten().min()?;
         let expired_ms = now_ms.saturating_sub(kept_s.saturating_mul(1000));
-        let span = self.options.span;
+        let span = self.reader.connection().span();
         Some(span.end(span.floor(expired_ms)))
     }
 }
@@ -425,9 +424,7 @@ impl Run<'_> {
         if bucket.pages.is_empty() || findings.iter().filter(repairable).any(|f| f.page.is_some()) {
             // Uses as many pages as needed, under their guards; fails after repeated collisions
             // with writers.
-            let recomputed =
-                recompute_summary::recompute_summary(&self.series, &bucket.key, true).await;
-            recomputed.map_err(failed("recomputing a bucket"))?;
+            self.recompute(bucket).await?;
             return Ok(true);
         }
         if !findings
@@ -439,13 +436,16 @@ impl Run<'_> {
         }
         let dropped = self.all.drop_measured(bucket, self.options.page).await?;
         if dropped == Dropped::Deleted {
-            let recomputed =
-                recompute_summary::recompute_summary(&self.series, &bucket.key, true).await;
-            recomputed.map_err(failed("recomputing a bucket"))?;
+            self.recompute(bucket).await?;
         }
         self.converted += u64::from(dropped == Dropped::Converted);
         self.no_transactions = dropped == Dropped::NoTransactions;
         Ok(dropped != Dropped::Again)
+    }
+
+    async fn recompute(&self, bucket: &StoredBucket) -> Result<(), MaintainError> {
+        let recomputed = self.recompute.recompute(&bucket.key, true).await;
+        recomputed.map(drop).map_err(failed("recomputing a bucket"))
     }
 
     async fn repair_pages(
@@ -502,7 +502,7 @@ impl Hours {
         {
             let id = found.get_document("_id").ok();
             let sensor = id.and_then(|id| id.get_str("sensor_id").ok());
-            let start = id.and_then(|id| crate::mongo::document::int(id.get("start").ok()??));
+            let start = id.and_then(|id| int(id.get("start").ok()??));
             if let (Some(sensor), Some(start)) = (sensor, start) {
                 keys.push(BucketKey {
                     sensor_id: sensor.into(),
@@ -523,8 +523,7 @@ impl Collections {
             .saturating_add(self.span_ms - 1)
             .div_euclid(self.span_ms)
             .saturating_mul(self.span_ms);
-        let span = doc! { "$gte": DateTime::from_millis(selection.from_ms), "$lt": DateTime::from_millis(end) };
-        let mut filter = doc! { "ts": span };
+        let mut filter = doc! { "ts": between(selection.from_ms, end) };
         if !selection.sensors.is_empty() {
             filter.insert("meta.sensor_id", doc! { "$in": &selection.sensors });
         }
@@ -563,17 +562,7 @@ impl Collections {
         let mut cursor = found.map_err(&what)?;
         let mut modes = vec![];
         while let Some(found) = cursor.try_next().await.map_err(&what)? {
-            let series = found.get_str("storage").is_ok_and(|s| s == SERIES);
-            if let Some(key) = key_of(&found) {
-                modes.push((
-                    key,
-                    if series {
-                        StorageMode::TimeSeries
-                    } else {
-                        StorageMode::Bucket
-                    },
-                ));
-            }
+            modes.extend(key_of(&found).map(|key| (key, storage_mode_of(&found))));
         }
         Ok(modes)
     }

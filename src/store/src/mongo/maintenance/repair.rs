@@ -7,12 +7,13 @@ use mongodb::bson::{Array, Bson, DateTime, Document, RawDocumentBuf, doc};
 
 use crate::maintain::bucket::{Recomputed, without_duplicates};
 use crate::maintain::{MaintainError, StoredBucket, StoredPage};
+use crate::mongo::document::{is_set, summary_document, tags_document};
 use crate::mongo::error::{StatementError, command_code, statement_error};
 use crate::mongo::pack::{GATE, SCHEMA_VERSION, SERIES};
-use crate::mongo::read::bucket_reader::{Collections, failed, page_id, tags_document, value_bson};
+use crate::mongo::read::bucket_reader::{Collections, failed, page_id, value_bson};
 use crate::summary_pages::chunks;
 use model::summary::PAGE_SUMMARY_BYTES_MAX;
-use model::{BucketKey, FieldSummary, Number, Rows, StorageMode};
+use model::{BucketKey, FieldSummary, Rows, StorageMode};
 
 /// A filter that matches a page only if it is exactly as it was read: same version, seal and
 /// storage mode. Every writer changes at least one of them. The number of `readings` is compared as
@@ -27,39 +28,19 @@ pub(crate) fn unchanged_filter(key: &BucketKey, page: &StoredPage) -> Document {
         "sensor_id": &*key.sensor_id,
         "bucket_start": DateTime::from_millis(key.start.0),
         "count": count,
-        "has_overflow": if page.sealed { Bson::Boolean(true) } else { Bson::from(doc! { "$ne": true }) },
+        "has_overflow": is_set(page.sealed),
     };
     if page.storage_mode == StorageMode::TimeSeries {
         filter.insert("storage", SERIES);
     } else {
         filter.insert("storage", doc! { "$ne": SERIES });
-        let removed = if page.readings_removed {
-            Bson::Boolean(true)
-        } else {
-            Bson::from(doc! { "$ne": true })
-        };
-        filter.insert("readings_removed", removed);
+        filter.insert("readings_removed", is_set(page.readings_removed));
         let n = page.rows.len() + page.unreadable as usize;
         if n > 0 {
             filter.insert("readings", doc! { "$size": n as i32 });
         }
     }
     filter
-}
-
-pub(crate) fn summary(recomputed: &Recomputed) -> Document {
-    let num = |n: Number| match n {
-        Number::Int(v) => Bson::Int64(v),
-        Number::Double(v) => Bson::Double(v),
-    };
-    let field = |s: &model::FieldSummary| {
-        doc! { "min": num(s.min), "max": num(s.max), "sum": num(s.sum), "count": s.count as i32 }
-    };
-    recomputed
-        .fields
-        .iter()
-        .map(|(name, (s, _))| (name.clone(), Bson::from(field(s))))
-        .collect()
 }
 
 pub(crate) fn readings(rows: &Rows) -> Array {
@@ -78,7 +59,7 @@ pub(crate) fn readings(rows: &Rows) -> Array {
 fn counted(recomputed: &Recomputed, unreadable: u32) -> Document {
     let mut set = doc! {
         "count": (recomputed.count + u64::from(unreadable)) as i32,
-        "summary": summary(recomputed),
+        "summary": summary_document(recomputed.fields.iter().map(|(name, (s, _))| (name, s))),
     };
     if recomputed.count > 0 {
         set.insert("first_ts", DateTime::from_millis(recomputed.first_ts_ms));

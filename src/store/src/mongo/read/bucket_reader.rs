@@ -13,28 +13,29 @@ use mongodb::options::ReadConcern;
 use mongodb::{Collection, Cursor};
 
 use crate::maintain::{BucketMeasurements, MaintainError, Selection, StoredBucket, StoredPage};
-use crate::mongo::MongoStore;
-use crate::mongo::document::{from_primary, int, value_of};
+use crate::mongo::connection::Connection;
+use crate::mongo::detected::Detected;
+use crate::mongo::document::{between, from_primary, int, storage_mode_of, value_of};
 use crate::mongo::error::describe;
-use crate::mongo::names::{BUCKETS, READINGS};
-use crate::mongo::pack::SERIES;
-use model::{BucketKey, BucketStart, FieldSummary, Number, RowFlags, Rows, StorageMode, ValueRef};
+use crate::mongo::setup::{Listing, first_batch};
+use model::collections::{BUCKETS, READINGS};
+use model::{BucketKey, BucketStart, FieldSummary, Number, RowFlags, Rows, ValueRef};
 
 /// Maximum values per reading that [`Rows`] can hold.
 const VALUES_MAX: usize = 255;
 
 /// Both collections with the options of the maintenance commands.
 #[derive(Debug, Clone)]
-pub struct Collections {
-    pub buckets: Collection<RawDocumentBuf>,
-    pub measurements: Collection<RawDocumentBuf>,
+pub(crate) struct Collections {
+    pub(crate) buckets: Collection<RawDocumentBuf>,
+    pub(crate) measurements: Collection<RawDocumentBuf>,
     /// `bucket.span` in milliseconds.
-    pub span_ms: i64,
+    pub(crate) span_ms: i64,
 }
 
 /// The state of the time-series collection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Native {
+pub(crate) enum MeasurementsFound {
     /// It does not exist, or it is not as hourbucket creates it.
     Absent,
     /// It exists; `expire_s`: its `expireAfterSeconds`.
@@ -46,70 +47,36 @@ pub(crate) fn failed(what: &'static str) -> impl Fn(mongodb::error::Error) -> Ma
     move |error| MaintainError::Server(format!("{what}: {}", describe(&error)))
 }
 
-impl MongoStore {
-    /// The collections with the read and write concern of the maintenance commands.
-    pub fn collections(&self) -> Collections {
-        let options = |concern| {
-            let mut options = from_primary(concern);
-            options.write_concern = Some(self.options.write_concern.driver());
-            options
-        };
-        let majority = options(ReadConcern::majority());
-        let at_once = options(self.series.snapshot_reads.concern());
-        Collections {
-            buckets: self.db.collection_with_options(BUCKETS, majority),
-            measurements: self.db.collection_with_options(READINGS, at_once),
-            span_ms: self.options.span.ms(),
-        }
+/// Inspects the time-series collection, and how the server can read it.
+pub(crate) async fn find_measurements(
+    connection: &Connection,
+    detected: &Detected,
+) -> Result<MeasurementsFound, MaintainError> {
+    let db = connection.db();
+    let hello = db.run_command(doc! { "hello": 1 }).await;
+    detected.note_server(&hello.map_err(failed("reading the topology"))?);
+    let list = doc! { "listCollections": 1, "filter": { "name": READINGS } };
+    let found = db.run_command(list).await;
+    let found = Listing(first_batch(
+        &found.map_err(failed("listing the collections"))?,
+    ));
+    let options = found.options(READINGS);
+    let series = options.and_then(|o| o.get_document("timeseries").ok());
+    let fields = series.map(|s| (s.get_str("timeField").ok(), s.get_str("metaField").ok()));
+    if fields != Some((Some("ts"), Some("meta"))) {
+        return Ok(MeasurementsFound::Absent);
     }
-
-    /// Any collection, read with majority from the primary.
-    pub fn majority(&self, name: &str) -> Collection<RawDocumentBuf> {
-        let options = from_primary(ReadConcern::majority());
-        self.db.collection_with_options(name, options)
-    }
-
-    /// Inspects the time-series collection, and how the server can read it.
-    pub(crate) async fn measurements_collection(&self) -> Result<Native, MaintainError> {
-        let hello = self
-            .db
-            .run_command(doc! { "hello": 1 })
-            .await
-            .map_err(failed("reading the topology"))?;
-        self.series.snapshot_reads.note(&hello);
-        let list = doc! { "listCollections": 1, "filter": { "name": READINGS } };
-        let found = self
-            .db
-            .run_command(list)
-            .await
-            .map_err(failed("listing the collections"))?;
-        let batch = found
-            .get_document("cursor")
-            .and_then(|c| c.get_array("firstBatch"));
-        let Some(entry) = batch.ok().and_then(|b| b.first()?.as_document()) else {
-            return Ok(Native::Absent);
-        };
-        let options = entry.get_document("options").ok();
-        let series = options.and_then(|o| o.get_document("timeseries").ok());
-        let fields = series.map(|s| (s.get_str("timeField").ok(), s.get_str("metaField").ok()));
-        if fields != Some((Some("ts"), Some("meta"))) {
-            return Ok(Native::Absent);
-        }
-        let expire = options.and_then(|o| o.get("expireAfterSeconds"));
-        let expire_s = expire.and_then(|e| {
-            e.as_i64()
-                .or(e.as_i32().map(i64::from))
-                .or(e.as_f64().map(|f| f as i64))
-        });
-        Ok(Native::There { expire_s })
-    }
+    let expire = options.and_then(|o| o.get("expireAfterSeconds"));
+    let expire_s = expire.and_then(|e| {
+        e.as_i64()
+            .or(e.as_i32().map(i64::from))
+            .or(e.as_f64().map(|f| f as i64))
+    });
+    Ok(MeasurementsFound::There { expire_s })
 }
 
 pub(crate) fn selected(selection: &Selection) -> Document {
-    let span = doc! {
-        "$gte": DateTime::from_millis(selection.from_ms), "$lt": DateTime::from_millis(selection.to_ms),
-    };
-    let mut filter = doc! { "bucket_start": span };
+    let mut filter = doc! { "bucket_start": between(selection.from_ms, selection.to_ms) };
     if !selection.sensors.is_empty() {
         filter.insert("sensor_id", doc! { "$in": &selection.sensors });
     }
@@ -122,9 +89,7 @@ pub(crate) fn of_bucket(key: &BucketKey) -> Document {
 
 /// The filter for the measurements of one bucket.
 pub(crate) fn measured_in(key: &BucketKey, end_ms: i64) -> Document {
-    let span =
-        doc! { "$gte": DateTime::from_millis(key.start.0), "$lt": DateTime::from_millis(end_ms) };
-    doc! { "meta.sensor_id": &*key.sensor_id, "ts": span }
+    doc! { "meta.sensor_id": &*key.sensor_id, "ts": between(key.start.0, end_ms) }
 }
 
 pub(crate) fn page_id(key: &BucketKey, page: u32) -> Document {
@@ -132,6 +97,17 @@ pub(crate) fn page_id(key: &BucketKey, page: u32) -> Document {
 }
 
 impl Collections {
+    /// With the read and write concern of the maintenance commands.
+    pub(crate) fn new(connection: &Connection, detected: &Detected) -> Collections {
+        let mut majority = from_primary(ReadConcern::majority());
+        majority.write_concern = Some(connection.options().write_concern.driver());
+        Collections {
+            buckets: connection.db().collection_with_options(BUCKETS, majority),
+            measurements: detected.measurements(connection),
+            span_ms: connection.span().ms(),
+        }
+    }
+
     /// Reads one bucket; `measured`: its measurements too, in either storage mode. The pages are
     /// read from the last to the first. A page is sealed before the next one is created, so in this
     /// order a correctly written page is never seen unsealed if it has a successor.
@@ -220,14 +196,9 @@ impl Collections {
                 unreadable += 1;
             }
         }
-        let series = found.get_str("storage").is_ok_and(|s| s == SERIES);
         let page = StoredPage {
             page: u32::try_from(number("page")?).ok()?,
-            storage_mode: if series {
-                StorageMode::TimeSeries
-            } else {
-                StorageMode::Bucket
-            },
+            storage_mode: storage_mode_of(found),
             count: number("count"),
             sealed: found.get_bool("has_overflow").unwrap_or(false),
             first_ts_ms: time("first_ts"),
@@ -357,12 +328,6 @@ pub(crate) fn entries(tags: &RawDocument) -> BTreeMap<String, String> {
 
 fn tags_of(meta: &RawDocument) -> BTreeMap<String, String> {
     meta.get_document("tags").map(entries).unwrap_or_default()
-}
-
-pub(crate) fn tags_document(tags: &BTreeMap<String, String>) -> Document {
-    tags.iter()
-        .map(|(k, v)| (k.clone(), Bson::from(v.as_str())))
-        .collect()
 }
 
 /// A value as BSON; integers stay integers.

@@ -16,11 +16,10 @@ use std::time::Instant;
 use futures_util::TryStreamExt;
 use mongodb::bson::{DateTime, Document, RawDocument, doc};
 
+use crate::mongo::connection::timed_out;
 use crate::mongo::document::{MEASUREMENTS_PER_BATCH, key_of, measurements_of};
 use crate::mongo::error::command_error;
-use crate::mongo::limited::timed_out;
 use crate::mongo::read::load::{Load, together};
-use crate::mongo::write::recompute_summary;
 use crate::retention::Extent;
 use crate::{LoadedBucket, LoadedPage, StoreError, StoreErrorKind};
 use model::{ReadingKey, StorageMode};
@@ -77,7 +76,7 @@ impl Load<'_> {
     }
 
     fn groups(&self, places: &[usize]) -> Vec<Group> {
-        let span_ms = self.store.options.span.ms();
+        let span_ms = self.loader.connection.span().ms();
         let mut by_sensor: BTreeMap<&str, Vec<(i64, usize)>> = BTreeMap::new();
         for &r in places {
             let bucket = &self.requests[r].bucket;
@@ -139,15 +138,14 @@ impl Load<'_> {
         let request = &self.requests[r];
         let stored = measured.extent;
         let is_whole = self.slots_of(r, |bucket| {
-            let counted = Extent::of(bucket.pages.iter().map(LoadedPage::extent));
+            let counted = Extent::sum(bucket.pages.iter().map(LoadedPage::extent));
             counted.count == stored.count && !counted.has_lost(bucket.pages.len(), stored)
         });
         let mut is_removed = false;
         if request.doubt && !is_whole {
-            let series = &self.store.series;
             let begun = Instant::now();
-            let recomputed =
-                recompute_summary::recompute_summary(series, &request.bucket, false).await;
+            let recompute = &self.loader.recompute;
+            let recomputed = recompute.recompute(&request.bucket, false).await;
             metrics::store_command("recount", 1, begun.elapsed().as_secs_f64());
             let recomputed = recomputed.map_err(|e| command_error(&e))?;
             is_removed = recomputed.is_removed;
@@ -214,7 +212,7 @@ impl Load<'_> {
         from_ms: i64,
         to_ms: i64,
     ) -> Result<Vec<(usize, Measured)>, StoreError> {
-        let span = self.store.options.span;
+        let span = self.loader.connection.span();
         let mut sensors: Vec<&str> = places
             .iter()
             .map(|r| &*self.requests[*r].bucket.sensor_id)
@@ -237,19 +235,16 @@ impl Load<'_> {
                 "_id": id, "n": { "$sum": 1 }, "first": { "$min": "$ts" }, "last": { "$max": "$ts" },
             } },
         ];
-        let by_bucket: HashMap<(&str, i64), usize> = self.by_bucket(places);
-        let readings = self.store.series.readings();
-        let max_time = self.store.timeout;
+        let by_bucket = self.by_bucket(places.iter().copied());
+        let connection = &self.loader.connection;
+        let readings = self.loader.detected.measurements(connection);
+        let max_time = connection.timeout();
         let read = async move {
             let aggregate = readings.aggregate(pipeline).max_time(max_time);
             let cursor = aggregate.with_type::<Document>().await?;
             cursor.try_collect::<Vec<Document>>().await
         };
-        let rows = self
-            .store
-            .limited(read)
-            .await?
-            .map_err(|e| command_error(&e))?;
+        let rows = connection.ask(read).await?;
         let row = |row: Document| {
             let id = row.get_document("_id").ok()?;
             let hour = id.get_f64("h").unwrap_or(0.0) as i64;
@@ -300,15 +295,12 @@ impl Load<'_> {
             .map(|r| &*self.requests[*r].bucket.sensor_id)
             .collect();
         sensors.dedup();
-        let by_bucket = self.by_bucket(&places);
-        let filter = crate::mongo::document::measurements_of(
-            &sensors,
-            from_ms.max(group.from_ms),
-            group.to_ms,
-        );
-        let span = self.store.options.span;
-        let time = self.store.timeout;
-        let readings = self.store.series.readings();
+        let by_bucket = self.by_bucket(places.iter().copied());
+        let filter = measurements_of(&sensors, from_ms.max(group.from_ms), group.to_ms);
+        let span = self.loader.connection.span();
+        let connection = &self.loader.connection;
+        let time = connection.timeout();
+        let readings = self.loader.detected.measurements(connection);
         let find = readings.find(filter).batch_size(MEASUREMENTS_PER_BATCH);
         let cursor = tokio::time::timeout(time, find.into_future())
             .await
@@ -335,19 +327,6 @@ impl Load<'_> {
                     .extend(key_of(document));
             }
         }
-    }
-
-    fn by_bucket(&self, places: &[usize]) -> HashMap<(&str, i64), usize> {
-        let entry = |r: &usize| {
-            (
-                (
-                    &*self.requests[*r].bucket.sensor_id,
-                    self.requests[*r].bucket.start.0,
-                ),
-                *r,
-            )
-        };
-        places.iter().map(entry).collect()
     }
 }
 

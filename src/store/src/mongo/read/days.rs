@@ -14,13 +14,13 @@ use crate::days::{
     MarksOf, SensorDay,
 };
 use crate::maintain::Hour;
-use crate::mongo::MongoStore;
-use crate::mongo::document::int;
-use crate::mongo::names::{DAYS, PENDING_DAYS};
+use crate::mongo::document::{between, int};
 use crate::mongo::read::bucket_reader::{Collections, entries, summary_of};
+use crate::mongo::read::queries::Reader;
 use crate::mongo::read::summaries::projection;
-use crate::mongo::write::days::mark_id;
+use crate::mongo::write::days::{DayWriter, mark_id};
 use crate::{BoxFuture, StoreError};
+use model::collections::{DAYS, PENDING_DAYS};
 use model::{Day, SensorId};
 
 /// Fields of all days of one computation: about 40 MB.
@@ -40,7 +40,7 @@ async fn compute(
     sensors: Vec<SensorId>,
 ) -> Found<BTreeMap<String, DaySummary>> {
     let ids: Vec<&str> = sensors.iter().map(|id| &**id).collect();
-    let within = doc! { "$gte": DateTime::from_millis(day.start_ms), "$lt": DateTime::from_millis(day.end_ms) };
+    let within = between(day.start_ms, day.end_ms);
     // Traverses the index backwards. The order of the pages is that of DaySummary::add_page.
     let find = of
         .buckets
@@ -138,10 +138,8 @@ fn marks_filter(query: &MarkQuery) -> Document {
 /// The days of several sensors, in ascending order of their ids.
 async fn days_of(days: Collection<RawDocumentBuf>, q: &DaysQuery) -> Found<DaysResults> {
     let ids: Vec<&str> = q.sensor_ids.iter().map(|id| &**id).collect();
-    let within =
-        doc! { "$gte": DateTime::from_millis(q.from_ms), "$lt": DateTime::from_millis(q.to_ms) };
     let find = days
-        .find(doc! { "sensor_id": { "$in": ids }, "day": within })
+        .find(doc! { "sensor_id": { "$in": ids }, "day": between(q.from_ms, q.to_ms) })
         .sort(doc! { "sensor_id": 1, "day": 1 });
     let others = [
         "sensor_id",
@@ -182,13 +180,26 @@ async fn days_of(days: Collection<RawDocumentBuf>, q: &DaysQuery) -> Found<DaysR
     Ok(found)
 }
 
-impl DayStore for MongoStore {
+/// The daily rollups.
+#[derive(Debug, Clone)]
+pub(crate) struct DayRollups {
+    reader: Reader,
+    writer: DayWriter,
+}
+
+impl DayRollups {
+    pub(crate) fn new(reader: Reader, writer: DayWriter) -> DayRollups {
+        DayRollups { reader, writer }
+    }
+}
+
+impl DayStore for DayRollups {
     fn mark_days<'a>(&'a self, marks: &'a [DayMark]) -> BoxFuture<'a, Result<(), StoreError>> {
-        Box::pin(self.set_marks(marks))
+        Box::pin(self.writer.set_marks(marks))
     }
 
     fn clear_marks<'a>(&'a self, marks: &'a [DayMark]) -> BoxFuture<'a, Result<(), StoreError>> {
-        Box::pin(self.remove_marks(marks))
+        Box::pin(self.writer.remove_marks(marks))
     }
 
     fn day_marks<'a>(
@@ -196,21 +207,25 @@ impl DayStore for MongoStore {
         query: &'a MarkQuery,
     ) -> BoxFuture<'a, Result<Vec<DayMark>, StoreError>> {
         Box::pin(async move {
-            let marks = self.majority(PENDING_DAYS);
+            let marks = self
+                .reader
+                .connection()
+                .majority::<RawDocumentBuf>(PENDING_DAYS);
             let query = query.clone();
-            self.read(async move {
-                let find = marks
-                    .find(marks_filter(&query))
-                    .sort(doc! { "_id": 1 })
-                    .limit(query.limit as i64);
-                let mut cursor = find.max_time(TIME_MAX).await?;
-                let mut found = vec![];
-                while let Some(mark) = cursor.try_next().await? {
-                    found.extend(mark_of(&mark));
-                }
-                Ok(found)
-            })
-            .await
+            self.reader
+                .query(async move {
+                    let find = marks
+                        .find(marks_filter(&query))
+                        .sort(doc! { "_id": 1 })
+                        .limit(query.limit as i64);
+                    let mut cursor = find.max_time(TIME_MAX).await?;
+                    let mut found = vec![];
+                    while let Some(mark) = cursor.try_next().await? {
+                        found.extend(mark_of(&mark));
+                    }
+                    Ok(found)
+                })
+                .await
         })
     }
 
@@ -226,17 +241,21 @@ impl DayStore for MongoStore {
             let mut answers = vec![None; days.len()];
             let mut fields = 0;
             let begun = Instant::now();
+            let timeout = self.reader.connection().timeout();
             for (day, positions) in by_day {
                 let sensors = positions
                     .iter()
                     .map(|i| days[*i].sensor_id.clone())
                     .collect();
-                let mut found = self.read(compute(self.collections(), day, sensors)).await?;
+                let mut found = self
+                    .reader
+                    .query(compute(self.reader.collections(), day, sensors))
+                    .await?;
                 for i in positions {
                     answers[i] = found.remove(&*days[i].sensor_id);
                     fields += answers[i].as_ref().map_or(0, |day| day.hour.summary.len());
                 }
-                if fields > FIELDS_MAX || begun.elapsed() > self.timeout {
+                if fields > FIELDS_MAX || begun.elapsed() > timeout {
                     break;
                 }
             }
@@ -249,7 +268,7 @@ impl DayStore for MongoStore {
         days: &'a [(SensorDay, DaySummary)],
         replace: bool,
     ) -> BoxFuture<'a, Result<Vec<DayWritten>, StoreError>> {
-        self.put_days(days, replace)
+        self.writer.put_days(days, replace)
     }
 
     fn stored_days<'a>(
@@ -257,20 +276,22 @@ impl DayStore for MongoStore {
         query: &'a DayQuery,
     ) -> BoxFuture<'a, Result<Vec<(i64, DaySummary)>, StoreError>> {
         Box::pin(async move {
-            let days = self.majority(DAYS);
+            let days = self.reader.connection().majority::<RawDocumentBuf>(DAYS);
             let q = query.clone();
-            self.read(async move {
-                let within = doc! { "$gte": DateTime::from_millis(q.from_ms), "$lt": DateTime::from_millis(q.to_ms) };
-                let find = days.find(doc! { "sensor_id": &*q.sensor_id, "day": within });
-                let find = find.sort(doc! { "sensor_id": 1, "day": 1 }).limit(DAYS_MAX).max_time(TIME_MAX);
-                let mut cursor = find.await?;
-                let mut found = vec![];
-                while cursor.advance().await? {
-                    found.extend(day_of(cursor.current()));
-                }
-                Ok(found)
-            })
-            .await
+            self.reader
+                .query(async move {
+                    let within = between(q.from_ms, q.to_ms);
+                    let find = days
+                        .find(doc! { "sensor_id": &*q.sensor_id, "day": within })
+                        .sort(doc! { "sensor_id": 1, "day": 1 });
+                    let mut cursor = find.limit(DAYS_MAX).max_time(TIME_MAX).await?;
+                    let mut found = vec![];
+                    while cursor.advance().await? {
+                        found.extend(day_of(cursor.current()));
+                    }
+                    Ok(found)
+                })
+                .await
         })
     }
 
@@ -279,9 +300,11 @@ impl DayStore for MongoStore {
         query: &'a DaysQuery,
     ) -> BoxFuture<'a, Result<DaysResults, StoreError>> {
         Box::pin(async move {
-            let days = self.majority(DAYS);
+            let days = self.reader.connection().majority::<RawDocumentBuf>(DAYS);
             let q = query.clone();
-            self.read(async move { days_of(days, &q).await }).await
+            self.reader
+                .query(async move { days_of(days, &q).await })
+                .await
         })
     }
 }

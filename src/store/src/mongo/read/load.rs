@@ -18,20 +18,24 @@
 //! process ended before it wrote the summary).
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use futures_util::{StreamExt, TryStreamExt, stream};
-use mongodb::bson::{Bson, DateTime, Document, RawDocument, doc};
+use mongodb::bson::{Bson, DateTime, Document, RawDocument, RawDocumentBuf, doc};
 use mongodb::options::Hint;
 
-use crate::mongo::MongoStore;
-use crate::mongo::document::{int, majority_from_primary, page_of, summary_bytes};
-use crate::mongo::error::command_error;
-use crate::mongo::limited::timed_out;
-use crate::mongo::pack::SERIES;
-use crate::{LoadRequest, LoadResult, LoadedBucket, LoadedPage, StoreError};
+use crate::mongo::connection::{Connection, timed_out};
+use crate::mongo::detected::Detected;
+use crate::mongo::document::{int, page_of, storage_mode_of, summary_bytes};
+use crate::mongo::expiry::Expiry;
+use crate::mongo::read::bucket_reader::key_of;
+use crate::mongo::write::fence::Fence;
+use crate::mongo::write::recompute_summary::SummaryRecompute;
+use crate::{LoadRequest, LoadResult, LoadedBucket, LoadedPage, StoreError, StoreErrorKind};
+use model::collections::BUCKETS;
 use model::{BucketKey, StorageMode};
+use telemetry::metrics;
 
 /// Maximum pages per `find`: without readings, and in bytes of readings as reported by the heads.
 const HEADS_MAX: usize = 500;
@@ -59,20 +63,79 @@ struct Slot {
 
 /// A batch of requests in progress.
 pub(crate) struct Load<'a> {
-    pub store: &'a MongoStore,
-    pub requests: &'a [LoadRequest],
+    pub(crate) loader: &'a Loader,
+    pub(crate) requests: &'a [LoadRequest],
     slots: Mutex<Vec<Slot>>,
 }
 
-impl MongoStore {
-    /// Loads the requested buckets; see [`crate::Store::load`].
-    pub(crate) async fn load_all(
+/// Loads buckets from `sensor_buckets` and `sensor_readings`; recomputes the summary of one in doubt.
+#[derive(Debug, Clone)]
+pub(crate) struct Loader {
+    pub(crate) connection: Connection,
+    pub(crate) detected: Arc<Detected>,
+    pub(crate) recompute: SummaryRecompute,
+    expiry: Expiry,
+    fence: Arc<Fence>,
+}
+
+impl Loader {
+    pub(crate) fn new(
+        connection: Connection,
+        detected: Arc<Detected>,
+        recompute: SummaryRecompute,
+        expiry: Expiry,
+        fence: Arc<Fence>,
+    ) -> Loader {
+        Loader {
+            connection,
+            detected,
+            recompute,
+            expiry,
+            fence,
+        }
+    }
+
+    /// See [`crate::Store::load`].
+    pub(crate) async fn load(
+        &self,
+        requests: &[LoadRequest],
+        within: Option<Duration>,
+    ) -> Result<Vec<LoadResult>, StoreError> {
+        let begun = Instant::now();
+        let answers = self.load_each(requests, within).await;
+        metrics::store_command("load", requests.len() as u64, begun.elapsed().as_secs_f64());
+        match self.common_error(&answers) {
+            Some(error) => Err(error),
+            None => Ok(answers),
+        }
+    }
+
+    /// The error of the whole call: the store cannot be reached, or no bucket has a result. With a
+    /// single bucket, an error of the command does not show whether the store or the bucket failed;
+    /// then it is that of the bucket.
+    fn common_error(&self, answers: &[LoadResult]) -> Option<StoreError> {
+        let errors = || answers.iter().filter_map(|answer| answer.as_ref().err());
+        if let Some(away) = errors().find(|error| error.is_away()) {
+            return Some(away.clone());
+        }
+        if answers.is_empty() || answers.iter().any(Result::is_ok) {
+            return None;
+        }
+        let is_of_bucket =
+            |error: &StoreError| answers.len() == 1 && error.kind() == StoreErrorKind::Command;
+        match errors().find(|error| !error.is_deferred()) {
+            Some(error) => (!is_of_bucket(error)).then(|| error.clone()),
+            None => Some(timed_out(self.connection.timeout())),
+        }
+    }
+
+    async fn load_each(
         &self,
         requests: &[LoadRequest],
         within: Option<Duration>,
     ) -> Vec<LoadResult> {
         let new = LoadedBucket {
-            storage_mode: crate::Store::storage_mode(self),
+            storage_mode: self.detected.storage_mode(),
             pages: vec![],
         };
         let slot = |_: &LoadRequest| Slot {
@@ -82,7 +145,7 @@ impl MongoStore {
             answer: None,
         };
         let load = Load {
-            store: self,
+            loader: self,
             requests,
             slots: Mutex::new(requests.iter().map(slot).collect()),
         };
@@ -98,7 +161,7 @@ impl MongoStore {
         };
         let unfinished = |slot: &Slot| match over {
             Some(_) if !slot.begun => StoreError::deferred(),
-            _ => timed_out(over.unwrap_or(self.timeout)),
+            _ => timed_out(over.unwrap_or(self.connection.timeout())),
         };
         let slots = load
             .slots
@@ -113,7 +176,7 @@ impl MongoStore {
 
 impl Load<'_> {
     async fn run(&self) {
-        let fence = &self.store.series.fence;
+        let fence = &self.loader.fence;
         let is_fenced =
             |r: &usize| self.requests[*r].doubt && fence.covers(&self.requests[*r].bucket);
         let (fenced, free): (Vec<usize>, Vec<usize>) =
@@ -122,7 +185,7 @@ impl Load<'_> {
             if fenced.is_empty() {
                 return;
             }
-            match self.fence(fenced.clone()).await {
+            match self.wait_for_abandoned(&fenced).await {
                 Ok(()) => self.some(&fenced).await,
                 Err(error) => self.fail(&fenced, &error),
             }
@@ -131,23 +194,15 @@ impl Load<'_> {
     }
 
     /// Waits for abandoned statements that write these buckets.
-    async fn fence(&self, places: Vec<usize>) -> Result<(), StoreError> {
-        let db = self.store.db.clone();
-        let series = self.store.series.clone();
+    async fn wait_for_abandoned(&self, places: &[usize]) -> Result<(), StoreError> {
+        let connection = self.loader.connection.clone();
+        let fence = self.loader.fence.clone();
         let buckets: Vec<BucketKey> = places
             .iter()
             .map(|r| self.requests[*r].bucket.clone())
             .collect();
-        let wait = async move {
-            series
-                .fence
-                .wait(&db, &series.options, buckets.iter())
-                .await
-        };
-        self.store
-            .limited(wait)
-            .await?
-            .map_err(|e| command_error(&e))
+        let wait = async move { fence.wait(&connection, buckets.iter()).await };
+        self.loader.connection.ask(wait).await
     }
 
     async fn some(&self, places: &[usize]) {
@@ -192,10 +247,10 @@ impl Load<'_> {
             };
             let is_series = storage_mode == StorageMode::TimeSeries;
             if is_series {
-                self.store.note_measured();
+                self.loader.detected.note_measurements();
             }
             let of_series = is_series && (request.doubt || request.readings_from.is_some());
-            if of_series || (self.store.measured() && request.doubt && empty) {
+            if of_series || (self.loader.detected.has_measurements() && request.doubt && empty) {
                 measured.push(r);
             } else if storage_mode == StorageMode::Bucket && request.readings_from.is_some() {
                 paged.push(r);
@@ -222,14 +277,12 @@ impl Load<'_> {
             .copied()
             .filter(|r| self.slots_of(*r, is_series))
             .collect();
-        if !self.store.expires_measurements() || of_series.is_empty() {
+        let expiry = &self.loader.expiry;
+        if !expiry.removes_measurements() || of_series.is_empty() {
             return Ok(vec![]);
         }
-        let now_ms = self.store.about_now_ms().await?;
-        let is_expiring = |r: &usize| {
-            self.store
-                .is_expiring(self.requests[*r].bucket.start, now_ms)
-        };
+        let now_ms = expiry.about_now_ms().await?;
+        let is_expiring = |r: &usize| expiry.is_expiring(self.requests[*r].bucket.start, now_ms);
         Ok(of_series.into_iter().filter(is_expiring).collect())
     }
 
@@ -325,16 +378,7 @@ impl Load<'_> {
         keys: &[PageKey],
         readings: bool,
     ) -> Result<HashMap<PageKey, (LoadedPage, StorageMode)>, StoreError> {
-        let place = |r: usize| {
-            (
-                (
-                    &*self.requests[r].bucket.sensor_id,
-                    self.requests[r].bucket.start.0,
-                ),
-                r,
-            )
-        };
-        let by_bucket: HashMap<(&str, i64), usize> = keys.iter().map(|(r, _)| place(*r)).collect();
+        let by_bucket = self.by_bucket(keys.iter().map(|(r, _)| *r));
         let mut projection = doc! {
             "count": 1, "has_overflow": 1, "first_ts": 1, "last_ts": 1, "storage": 1,
             "readings_removed": 1,
@@ -343,52 +387,41 @@ impl Load<'_> {
         if readings {
             projection.insert("readings", 1);
         }
-        let collection = self.store.buckets.clone();
+        let buckets = self.loader.connection.majority::<RawDocumentBuf>(BUCKETS);
         let (filter, hint) = filter;
         let read = async move {
-            let mut find = collection.find(filter).projection(projection);
+            let mut find = buckets.find(filter).projection(projection);
             if let Some(hint) = hint {
                 find = find.hint(hint);
             }
-            let mut cursor = majority_from_primary(find).await?;
+            let mut cursor = find.await?;
             let mut found = vec![];
             while let Some(document) = cursor.try_next().await? {
-                if let Some((sensor, start, page)) = head_id(&document) {
-                    let series = document.get_str("storage").is_ok_and(|s| s == SERIES);
-                    let storage_mode = if series {
-                        StorageMode::TimeSeries
-                    } else {
-                        StorageMode::Bucket
-                    };
-                    found.push((
-                        sensor.to_owned(),
-                        start,
-                        page,
-                        page_of(&document),
-                        storage_mode,
-                    ));
+                if let Some((bucket, page)) = head_id(&document) {
+                    let head = (page_of(&document), storage_mode_of(&document));
+                    found.push((bucket, page, head));
                 }
             }
             Ok(found)
         };
-        let found = self
-            .store
-            .limited(read)
-            .await?
-            .map_err(|e| command_error(&e))?;
-        let entry = |(sensor, start, page, head, storage_mode): (
-            String,
-            i64,
-            u32,
-            LoadedPage,
-            StorageMode,
-        )| {
-            Some((
-                (*by_bucket.get(&(sensor.as_str(), start))?, page),
-                (head, storage_mode),
-            ))
+        let found = self.loader.connection.ask(read).await?;
+        let entry = |(bucket, page, head): (BucketKey, u32, _)| {
+            let r = by_bucket.get(&(&*bucket.sensor_id, bucket.start.0))?;
+            Some(((*r, page), head))
         };
         Ok(found.into_iter().filter_map(entry).collect())
+    }
+
+    /// The requests by sensor and start.
+    pub(crate) fn by_bucket(
+        &self,
+        places: impl Iterator<Item = usize>,
+    ) -> HashMap<(&str, i64), usize> {
+        let entry = |r: usize| {
+            let bucket = &self.requests[r].bucket;
+            ((&*bucket.sensor_id, bucket.start.0), r)
+        };
+        places.map(entry).collect()
     }
 
     pub(crate) fn slots_of<T>(&self, r: usize, look: impl FnOnce(&mut LoadedBucket) -> T) -> T {
@@ -474,13 +507,8 @@ fn by_buckets(requests: &[LoadRequest], places: &[usize]) -> (Document, Option<H
     )
 }
 
-fn head_id(found: &RawDocument) -> Option<(&str, i64, u32)> {
+fn head_id(found: &RawDocument) -> Option<(BucketKey, u32)> {
     let id = found.get_document("_id").ok()?;
     let page = int(id.get("page").ok()??)?;
-    let start = id.get_datetime("bucket_start").ok()?.timestamp_millis();
-    Some((
-        id.get_str("sensor_id").ok()?,
-        start,
-        u32::try_from(page).ok()?,
-    ))
+    Some((key_of(id)?, u32::try_from(page).ok()?))
 }

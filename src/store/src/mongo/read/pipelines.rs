@@ -10,9 +10,9 @@
 
 use mongodb::bson::{DateTime, Document, doc};
 
-use crate::mongo::names::{BUCKETS, READINGS};
 use crate::mongo::pack::SERIES;
 use model::Span;
+use model::collections::{BUCKETS, READINGS};
 
 /// Where the readings are stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

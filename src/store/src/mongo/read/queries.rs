@@ -6,6 +6,7 @@
 //! `$group` would read the index of all sensors before its first result).
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::stream::{self, StreamExt, TryStreamExt};
@@ -13,18 +14,21 @@ use mongodb::Collection;
 use mongodb::bson::{DateTime, Document, RawDocumentBuf, doc};
 use mongodb::error::Result as Found;
 
+use crate::StoreError;
 use crate::maintain::StoredPage;
-use crate::mongo::MongoStore;
+use crate::mongo::connection::Connection;
 use crate::mongo::dead_letters::read_dead_letter;
-use crate::mongo::document::values;
-use crate::mongo::error::command_error;
-use crate::mongo::names::DEAD_LETTERS;
+use crate::mongo::detected::Detected;
+use crate::mongo::document::{between, values};
+use crate::mongo::expiry::Expiry;
 use crate::mongo::read::bucket_reader::{Collections, key_of, measured_in, push};
+use crate::mongo::read::summaries;
 use crate::reading::{
     DeadLetterQuery, MeasurementQuery, MeasurementResults, PageQuery, PageResults, SensorQuery,
     StoredDeadLetter, StoredSensor,
 };
-use crate::{StoreError, StoreErrorKind};
+use crate::summaries::{EdgeQuery, Edges, SummaryQuery, SummaryResults};
+use model::collections::{DEAD_LETTERS, LATEST};
 use model::{BucketKey, BucketStart, Rows, SensorId, StorageMode, keep_newer};
 
 /// Maximum pages in one result, and their maximum bytes.
@@ -43,70 +47,121 @@ const SENSORS_AT_ONCE: usize = 8;
 /// Server-side limit; below the limit of a whole request, so that the server reports the timeout.
 const TIME_MAX: Duration = Duration::from_secs(8);
 
-impl MongoStore {
-    pub(crate) async fn read<T: Send + 'static>(
+/// Reads every collection but `sensor_catalog`; changes nothing.
+#[derive(Debug, Clone)]
+pub(crate) struct Reader {
+    connection: Connection,
+    detected: Arc<Detected>,
+    expiry: Expiry,
+    /// `latest.enabled`: `sensor_latest` is kept.
+    has_latest: bool,
+}
+
+impl Reader {
+    pub(crate) fn new(connection: Connection, detected: Arc<Detected>, expiry: Expiry) -> Reader {
+        Reader {
+            connection,
+            detected,
+            expiry,
+            has_latest: false,
+        }
+    }
+
+    /// The same; `has_latest`: `sensor_latest` is kept.
+    pub(crate) fn with_latest(self, has_latest: bool) -> Reader {
+        Reader { has_latest, ..self }
+    }
+
+    pub(crate) fn connection(&self) -> &Connection {
+        &self.connection
+    }
+
+    pub(crate) fn detected(&self) -> &Detected {
+        &self.detected
+    }
+
+    pub(crate) fn collections(&self) -> Collections {
+        Collections::new(&self.connection, &self.detected)
+    }
+
+    /// Runs a query, once the collections are prepared.
+    pub(crate) async fn query<T: Send + 'static>(
         &self,
         operation: impl Future<Output = Found<T>> + Send + 'static,
     ) -> Result<T, StoreError> {
-        // Preparing determines where measurements are stored; before that, they would be missing
-        // from the result.
-        if self.native.get().is_none() {
-            let detail = "the service has not prepared its collections yet".to_owned();
-            return Err(StoreError::NotApplied {
-                kind: StoreErrorKind::NotPrepared,
-                detail,
-            });
-        }
+        self.detected.check_prepared()?;
         let begun = Instant::now();
-        let result = self.limited(operation).await;
+        let result = self.connection.ask(operation).await;
         telemetry::metrics::store_command("read", 1, begun.elapsed().as_secs_f64());
-        result?.map_err(|e| command_error(&e))
+        result
     }
 
-    pub(crate) async fn read_pages(&self, q: &PageQuery) -> Result<PageResults, StoreError> {
+    /// See [`crate::Store::pages`].
+    pub(crate) async fn pages(&self, q: &PageQuery) -> Result<PageResults, StoreError> {
         let of = self.collections();
         let q = q.clone();
-        let mut found = self.read(async move { pages(&of, &q).await }).await?;
+        let mut found = self.query(async move { pages(&of, &q).await }).await?;
         let has_series = found
             .pages
             .iter()
             .any(|(_, page)| page.storage_mode == StorageMode::TimeSeries);
-        if has_series && self.expires_measurements() {
-            let now_ms = self.about_now_ms().await?;
+        if has_series && self.expiry.removes_measurements() {
+            let now_ms = self.expiry.about_now_ms().await?;
             for (start, page) in &mut found.pages {
                 if page.storage_mode == StorageMode::TimeSeries {
-                    page.readings_removed = self.is_expiring(*start, now_ms);
+                    page.readings_removed = self.expiry.is_expiring(*start, now_ms);
                 }
             }
         }
         Ok(found)
     }
 
-    pub(crate) async fn read_measurements(
+    /// See [`crate::Store::measurements`].
+    pub(crate) async fn measurements(
         &self,
         q: &MeasurementQuery,
     ) -> Result<MeasurementResults, StoreError> {
         let of = self.collections();
         let q = q.clone();
-        self.read(async move { measurements(&of, &q).await }).await
+        self.query(async move { measurements(&of, &q).await }).await
     }
 
-    pub(crate) async fn read_sensors(&self, q: &SensorQuery) -> Result<Vec<String>, StoreError> {
+    /// See [`crate::Store::summaries`].
+    pub(crate) async fn summaries(&self, q: &SummaryQuery) -> Result<SummaryResults, StoreError> {
         let of = self.collections();
         let q = q.clone();
-        self.read(async move { next_sensors(&of.buckets, &q).await })
+        self.query(async move { summaries::find_summaries(&of, &q).await })
             .await
     }
 
-    pub(crate) async fn read_newest(
+    /// See [`crate::Store::edges`].
+    pub(crate) async fn edges(&self, q: &EdgeQuery) -> Result<Edges, StoreError> {
+        let of = self.collections();
+        let q = q.clone();
+        self.query(async move { summaries::find_edges(&of, &q).await })
+            .await
+    }
+
+    /// See [`crate::Store::sensors`].
+    pub(crate) async fn sensors(&self, q: &SensorQuery) -> Result<Vec<String>, StoreError> {
+        let of = self.collections();
+        let q = q.clone();
+        self.query(async move { next_sensors(&of.buckets, &q).await })
+            .await
+    }
+
+    /// See [`crate::Store::newest`].
+    pub(crate) async fn newest(
         &self,
         sensors: &[SensorId],
     ) -> Result<Vec<StoredSensor>, StoreError> {
         let of = self.collections();
         let sensors = sensors.to_vec();
-        let latest = self.optional_indexes.latest;
-        let latest = latest.then(|| self.db.collection::<RawDocumentBuf>(crate::mongo::LATEST));
-        self.read(async move {
+        let db = self.connection.db();
+        let latest = self
+            .has_latest
+            .then(|| db.collection::<RawDocumentBuf>(LATEST));
+        self.query(async move {
             let lookups = stream::iter(sensors.clone())
                 .map(|id| newest(of.clone(), id))
                 .buffered(SENSORS_AT_ONCE);
@@ -120,13 +175,13 @@ impl MongoStore {
     }
 
     /// The start of each sensor's first bucket; `None` if it has none.
-    pub(crate) async fn read_first_buckets(
+    pub(crate) async fn first_buckets(
         &self,
         sensors: &[SensorId],
     ) -> Result<Vec<Option<BucketStart>>, StoreError> {
         let of = self.collections();
         let sensors = sensors.to_vec();
-        self.read(async move {
+        self.query(async move {
             stream::iter(sensors)
                 .map(|id| first(of.clone(), id))
                 .buffered(SENSORS_AT_ONCE)
@@ -136,14 +191,14 @@ impl MongoStore {
         .await
     }
 
-    pub(crate) async fn read_dead_letters(
+    /// See [`crate::Store::find_dead_letters`].
+    pub(crate) async fn dead_letters(
         &self,
         q: &DeadLetterQuery,
     ) -> Result<Vec<StoredDeadLetter>, StoreError> {
-        let dead = self.collections().buckets.clone_with_type::<Document>();
+        let dead = self.connection.majority::<Document>(DEAD_LETTERS);
         let q = q.clone();
-        let dead = dead_letters(self, dead);
-        self.read(async move {
+        self.query(async move {
             let mut filter = Document::new();
             if let Some(reason) = &q.reason {
                 filter.insert("reason", reason);
@@ -173,15 +228,6 @@ impl MongoStore {
     }
 }
 
-/// The collection of dead letters with the read concern of the other collections.
-fn dead_letters(store: &MongoStore, like: Collection<Document>) -> Collection<Document> {
-    let options = mongodb::options::CollectionOptions::builder()
-        .read_concern(like.read_concern().cloned())
-        .selection_criteria(like.selection_criteria().cloned())
-        .build();
-    store.db.collection_with_options(DEAD_LETTERS, options)
-}
-
 async fn pages(of: &Collections, q: &PageQuery) -> Found<PageResults> {
     let mut found = PageResults::default();
     let mut bytes = 0;
@@ -189,9 +235,7 @@ async fn pages(of: &Collections, q: &PageQuery) -> Found<PageResults> {
         Some(from) => {
             doc! { "$gt": DateTime::from_millis(from.0), "$lt": DateTime::from_millis(q.to_ms) }
         }
-        None => {
-            doc! { "$gte": DateTime::from_millis(q.from.0), "$lt": DateTime::from_millis(q.to_ms) }
-        }
+        None => between(q.from.0, q.to_ms),
     };
     let mut filters = vec![];
     if let Some((start, page)) = q.after.filter(|(_, page)| *page > 0) {
@@ -255,9 +299,7 @@ async fn some_measurements(
     q: &MeasurementQuery,
     limit: usize,
 ) -> Found<Option<MeasurementResults>> {
-    let span =
-        doc! { "$gte": DateTime::from_millis(q.from_ms), "$lt": DateTime::from_millis(q.to_ms) };
-    let filter = doc! { "meta.sensor_id": &*q.sensor_id, "ts": span };
+    let filter = doc! { "meta.sensor_id": &*q.sensor_id, "ts": between(q.from_ms, q.to_ms) };
     let find = of
         .measurements
         .find(filter)

@@ -8,12 +8,10 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use mongodb::bson::{Bson, DateTime, Document, RawDocument, doc};
 use mongodb::error::Result as Found;
 
-use crate::StoreError;
-use crate::mongo::MongoStore;
-use crate::mongo::pack::SERIES;
+use crate::mongo::document::{between, storage_mode_of};
 use crate::mongo::read::bucket_reader::{Collections, key_of, push};
 use crate::summaries::{EdgeQuery, Edges, SummaryQuery, SummaryResults};
-use model::{BucketKey, BucketStart, SensorId};
+use model::{BucketKey, BucketStart, SensorId, StorageMode};
 
 /// Pages in one result: 69 months of hours. With one field, a page has about 300 bytes.
 const PAGES_MAX: usize = 50_000;
@@ -29,30 +27,6 @@ const DENSE: i64 = 2;
 const CONCURRENT: usize = 2;
 /// Server-side limit; below the limit of a whole request.
 const TIME_MAX: Duration = Duration::from_secs(8);
-
-impl MongoStore {
-    pub(crate) async fn read_summaries(
-        &self,
-        q: &SummaryQuery,
-    ) -> Result<SummaryResults, StoreError> {
-        let of = self.collections();
-        let q = q.clone();
-        self.read(async move { summaries(&of, &q).await }).await
-    }
-
-    pub(crate) async fn read_edges(&self, q: &EdgeQuery) -> Result<Edges, StoreError> {
-        let of = self.collections();
-        let q = q.clone();
-        self.read(async move {
-            let (mut edges, in_series) = edges_of_pages(&of, &q).await?;
-            if !in_series.is_empty() {
-                edges_of_measurements(&of, &in_series, &mut edges).await?;
-            }
-            Ok(edges)
-        })
-        .await
-    }
-}
 
 /// Projects the other members of a page or day that are needed, and the summaries of these fields:
 /// of all, if the list is empty or too long.
@@ -79,9 +53,8 @@ fn ids(sensors: &[SensorId]) -> Vec<&str> {
     sensors.iter().map(|id| &**id).collect()
 }
 
-async fn summaries(of: &Collections, q: &SummaryQuery) -> Found<SummaryResults> {
-    let within =
-        doc! { "$gte": DateTime::from_millis(q.from.0), "$lt": DateTime::from_millis(q.to_ms) };
+pub(crate) async fn find_summaries(of: &Collections, q: &SummaryQuery) -> Found<SummaryResults> {
+    let within = between(q.from.0, q.to_ms);
     let filter = doc! { "sensor_id": { "$in": ids(&q.sensor_ids) }, "bucket_start": within };
     let others = [
         "sensor_id",
@@ -127,6 +100,14 @@ async fn summaries(of: &Collections, q: &SummaryQuery) -> Found<SummaryResults> 
     Ok(found)
 }
 
+pub(crate) async fn find_edges(of: &Collections, q: &EdgeQuery) -> Found<Edges> {
+    let (mut edges, in_series) = edges_of_pages(of, q).await?;
+    if !in_series.is_empty() {
+        edges_of_measurements(of, &in_series, &mut edges).await?;
+    }
+    Ok(edges)
+}
+
 /// The edges in pages, and the buckets whose readings are measurements.
 async fn edges_of_pages(
     of: &Collections,
@@ -163,10 +144,7 @@ async fn edges_of_pages(
         let Some(BucketKey { sensor_id, start }) = key_of(document) else {
             continue;
         };
-        if document
-            .get_str("storage")
-            .is_ok_and(|storage| storage == SERIES)
-        {
+        if storage_mode_of(document) == StorageMode::TimeSeries {
             in_series.insert((sensor_id, start));
             continue;
         }

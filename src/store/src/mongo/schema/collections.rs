@@ -15,14 +15,14 @@
 use mongodb::bson::{Bson, Document, doc};
 
 use crate::mongo::dead_letters::of_senders;
-use crate::mongo::names::{BUCKETS, DEAD_LETTERS, READINGS, REMOVAL_INDEX, SUMMARIES, removal_key};
 use crate::mongo::schema::detect::{META_FIELD, TIME_FIELD, fits};
 use crate::mongo::schema::view::summaries_pipeline;
 use crate::mongo::setup::{
-    Failure, INDEX_NOT_FOUND, INDEX_OPTIONS_CONFLICT, Listing, NAMESPACE_EXISTS,
-    NAMESPACE_NOT_FOUND, SchemaError, Setup,
+    Failure, INDEX_OPTIONS_CONFLICT, Listing, NAMESPACE_EXISTS, SchemaError, Setup,
 };
+use crate::mongo::write::remove_readings::{REMOVAL_INDEX, removal_key};
 use model::Span;
+use model::collections::{BUCKETS, DEAD_LETTERS, READINGS, SUMMARIES};
 
 /// Retention periods in seconds; `None`: forever.
 #[derive(Debug, Clone, Copy)]
@@ -69,17 +69,13 @@ pub(crate) async fn prepare(
     setup
         .create_index(BUCKETS, doc! { "key": key, "name": "sensor_bucket_page" })
         .await?;
-    done.extend(
-        ttl(
-            setup,
-            BUCKETS,
-            "bucket_end",
-            "bucket_end_ttl",
-            keep.buckets_s,
-            None,
-        )
-        .await?,
-    );
+    let ttl = Ttl {
+        collection: BUCKETS,
+        field: "bucket_end",
+        name: "bucket_end_ttl",
+        only: None,
+    };
+    done.extend(ttl.set(setup, keep.buckets_s).await?);
     done.extend(removal_index(setup, keep.measurements_s.is_some()).await?);
     // Also if this run writes pages: measurements of an earlier mode are not kept longer than the
     // rest.
@@ -90,26 +86,22 @@ pub(crate) async fn prepare(
             .await?;
         done.extend(readings_retention(setup, &found, keep.readings_s(span)).await?);
     }
-    if found.get(DEAD_LETTERS).is_none()
-        && made(setup.create(DEAD_LETTERS, &doc! {}).await, DEAD_LETTERS)?
-    {
-        done.push(format!("created collection {DEAD_LETTERS}"));
-    }
-    done.extend(dead_letters(setup, keep.dead_letters_s).await?);
+    done.extend(setup.create_missing(&found, DEAD_LETTERS, &doc! {}).await?);
+    // One index in the order of receipt, and a partial one with only those that expire and can be
+    // evicted ([`crate::mongo::dead_letters`]).
+    let key = doc! { "received_at": 1, "_id": 1 };
+    setup
+        .create_index(DEAD_LETTERS, doc! { "key": key, "name": "letter_received" })
+        .await?;
+    let ttl = Ttl {
+        collection: DEAD_LETTERS,
+        field: "received_at",
+        name: "sender_letters_ttl",
+        only: Some(of_senders()),
+    };
+    done.extend(ttl.set(setup, Some(keep.dead_letters_s)).await?);
     done.extend(view(setup, &found, SUMMARIES, BUCKETS, summaries_pipeline()).await?);
     Ok(done)
-}
-
-/// Whether this process created the collection; another instance may have created it first.
-pub(super) fn made(created: Result<(), Failure>, name: &str) -> Result<bool, SchemaError> {
-    match created {
-        Ok(()) => Ok(true),
-        Err(Failure {
-            code: Some(NAMESPACE_EXISTS),
-            ..
-        }) => Ok(false),
-        Err(failure) => Err(failure.at(format!("creating collection {name}"))),
-    }
 }
 
 /// Creates a collection with its validator, or updates the validator. Returns a line if this
@@ -121,8 +113,8 @@ pub(super) async fn validated(
     validator: Document,
 ) -> Result<Option<String>, SchemaError> {
     let wanted = doc! { "validator": validator, "validationLevel": "moderate" };
-    if found.get(name).is_none() && made(setup.create(name, &wanted).await, name)? {
-        return Ok(Some(format!("created collection {name}")));
+    if let Some(created) = setup.create_missing(found, name, &wanted).await? {
+        return Ok(Some(created));
     }
     let is_as = |(option, value): (&String, &Bson)| {
         found
@@ -139,53 +131,58 @@ pub(super) async fn validated(
     Ok(Some(format!("updated the validator of {name}")))
 }
 
-/// Creates, changes or drops the TTL index on `field` according to `seconds`, for the documents
-/// `of` or all. Returns a line if this changed something.
-pub(super) async fn ttl(
-    setup: &Setup<'_>,
-    collection: &str,
-    field: &str,
-    name: &str,
-    seconds: Option<i64>,
-    of: Option<Document>,
-) -> Result<Option<String>, SchemaError> {
-    let step = format!("setting the retention of {collection}");
-    let Some(seconds) = seconds else {
-        return match setup
-            .change(doc! { "dropIndexes": collection, "index": name })
-            .await
-        {
-            Ok(_) => Ok(Some(format!("{collection} is now kept for ever"))),
-            Err(Failure {
-                code: Some(INDEX_NOT_FOUND | NAMESPACE_NOT_FOUND),
-                ..
-            }) => Ok(None),
-            Err(failure) => Err(failure.at(step)),
+/// A TTL index.
+pub(super) struct Ttl {
+    pub(super) collection: &'static str,
+    /// The time that the retention begins with.
+    pub(super) field: &'static str,
+    pub(super) name: &'static str,
+    /// Only these documents; `None`: all.
+    pub(super) only: Option<Document>,
+}
+
+impl Ttl {
+    /// Creates, changes or drops it (`None`). Returns a line if this changed something.
+    pub(super) async fn set(
+        self,
+        setup: &Setup<'_>,
+        seconds: Option<i64>,
+    ) -> Result<Option<String>, SchemaError> {
+        let Ttl {
+            collection,
+            field,
+            name,
+            only,
+        } = self;
+        let step = format!("setting the retention of {collection}");
+        let Some(seconds) = seconds else {
+            let dropped = setup.drop_index(collection, name).await;
+            let dropped = dropped.map_err(|f| f.at(step))?;
+            return Ok(dropped.then(|| format!("{collection} is now kept for ever")));
         };
-    };
-    let line = |to: i64| Some(format!("retention of {collection}: {to} s after {field}"));
-    let mut index = doc! { "key": { field: 1 }, "name": name, "expireAfterSeconds": seconds };
-    if let Some(of) = of {
-        index.insert("partialFilterExpression", of);
-    }
-    match setup
-        .change(doc! { "createIndexes": collection, "indexes": [index] })
-        .await
-    {
-        Ok(reply) if reply.get("numIndexesBefore") == reply.get("numIndexesAfter") => Ok(None),
-        Ok(_) => Ok(line(seconds)),
-        Err(Failure {
-            code: Some(INDEX_OPTIONS_CONFLICT),
-            ..
-        }) => {
-            let index = doc! { "keyPattern": { field: 1 }, "expireAfterSeconds": seconds };
-            setup
-                .change(doc! { "collMod": collection, "index": index })
-                .await
-                .map_err(|f| f.at(step))?;
-            Ok(line(seconds))
+        let mut index = doc! { "key": { field: 1 }, "name": name, "expireAfterSeconds": seconds };
+        if let Some(only) = only {
+            index.insert("partialFilterExpression", only);
         }
-        Err(failure) => Err(failure.at(step)),
+        let create = doc! { "createIndexes": collection, "indexes": [index] };
+        match setup.change(create).await {
+            Ok(reply) if reply.get("numIndexesBefore") == reply.get("numIndexesAfter") => {
+                return Ok(None);
+            }
+            Ok(_) => {}
+            Err(Failure {
+                code: Some(INDEX_OPTIONS_CONFLICT),
+                ..
+            }) => {
+                let index = doc! { "keyPattern": { field: 1 }, "expireAfterSeconds": seconds };
+                let change = doc! { "collMod": collection, "index": index };
+                setup.change(change).await.map_err(|f| f.at(step))?;
+            }
+            Err(failure) => return Err(failure.at(step)),
+        }
+        Ok(Some(format!(
+            "retention of {collection}: {seconds} s after {field}"
+        )))
     }
 }
 
@@ -197,55 +194,11 @@ async fn removal_index(setup: &Setup<'_>, wanted: bool) -> Result<Option<String>
         setup.create_index(BUCKETS, index_of_pages).await?;
         return Ok(None);
     }
-    match setup
-        .change(doc! { "dropIndexes": BUCKETS, "index": REMOVAL_INDEX })
-        .await
-    {
-        Ok(_) => Ok(Some(format!(
-            "dropped index {REMOVAL_INDEX} on {BUCKETS} (store.retention_readings is not set)"
-        ))),
-        Err(Failure {
-            code: Some(INDEX_NOT_FOUND | NAMESPACE_NOT_FOUND),
-            ..
-        }) => Ok(None),
-        Err(failure) => Err(failure.at(format!("dropping the index {REMOVAL_INDEX} of {BUCKETS}"))),
-    }
-}
-
-/// The indexes of dead letters: one in the order of receipt, and a partial one with only those that
-/// expire and can be evicted ([`crate::mongo::dead_letters`]). Earlier versions had one
-/// index for both, with which dead letters with acknowledged readings expired too.
-async fn dead_letters(setup: &Setup<'_>, seconds: i64) -> Result<Vec<String>, SchemaError> {
-    const BEFORE: &str = "received_at_ttl";
-    let step = format!("listing the indexes of {DEAD_LETTERS}");
-    let found = setup
-        .ask(doc! { "listIndexes": DEAD_LETTERS })
-        .await
-        .map_err(|f| f.at(step))?;
-    let all = found
-        .get_document("cursor")
-        .and_then(|c| c.get_array("firstBatch"))
-        .map(Vec::as_slice);
-    let is_before = |index: &Bson| {
-        index
-            .as_document()
-            .is_some_and(|i| i.get_str("name").is_ok_and(|name| name == BEFORE))
-    };
-    if all.unwrap_or_default().iter().any(is_before) {
-        ttl(setup, DEAD_LETTERS, "received_at", BEFORE, None, None).await?;
-    }
-    let key = doc! { "received_at": 1, "_id": 1 };
-    setup
-        .create_index(DEAD_LETTERS, doc! { "key": key, "name": "letter_received" })
-        .await?;
-    let name = "sender_letters_ttl";
-    let of = Some(of_senders());
-    Ok(
-        ttl(setup, DEAD_LETTERS, "received_at", name, Some(seconds), of)
-            .await?
-            .into_iter()
-            .collect(),
-    )
+    let dropped = setup.drop_index(BUCKETS, REMOVAL_INDEX).await;
+    let step = || format!("dropping the index {REMOVAL_INDEX} of {BUCKETS}");
+    Ok(dropped.map_err(|f| f.at(step()))?.then(|| {
+        format!("dropped index {REMOVAL_INDEX} on {BUCKETS} (store.retention_readings is not set)")
+    }))
 }
 
 /// Sets the retention of measurements. Returns a line if this changed something.

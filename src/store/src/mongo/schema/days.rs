@@ -5,13 +5,23 @@
 //! hourbucket_meta: { _id: "rollup", zone: "Europe/Berlin" }
 //! ```
 
+use std::time::Duration;
+
 use mongodb::bson::{Bson, Document, doc};
 
-use crate::mongo::names::{DAY_SUMMARIES, DAYS, META, PENDING_DAYS};
-use crate::mongo::schema::collections::{made, summary_of_field, ttl, validated, view};
-use crate::mongo::schema::rollup_schema::RollupSchema;
+use crate::mongo::schema::collections::{Ttl, summary_of_field, validated, view};
 use crate::mongo::setup::{SchemaError, Setup};
 use model::Zone;
+use model::collections::{DAY_SUMMARIES, DAYS, META, PENDING_DAYS};
+
+/// The settings of the daily rollup that a database depends on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RollupSchema {
+    /// `rollup.zone`
+    pub zone: Zone,
+    /// `rollup.retention`
+    pub retention: Option<Duration>,
+}
 
 /// The id of the document.
 const ID: &str = "rollup";
@@ -30,11 +40,7 @@ pub(crate) async fn prepare(
     record_zone(setup, rollup.zone).await?;
     let found = setup.list(&[DAYS, PENDING_DAYS, DAY_SUMMARIES]).await?;
     done.extend(validated(setup, &found, DAYS, validator()).await?);
-    if found.get(PENDING_DAYS).is_none()
-        && made(setup.create(PENDING_DAYS, &doc! {}).await, PENDING_DAYS)?
-    {
-        done.push(format!("created collection {PENDING_DAYS}"));
-    }
+    done.extend(setup.create_missing(&found, PENDING_DAYS, &doc! {}).await?);
     let key = doc! { "sensor_id": 1, "day": 1 };
     setup
         .create_index(DAYS, doc! { "key": key, "name": "sensor_day" })
@@ -47,7 +53,13 @@ pub(crate) async fn prepare(
         .retention
         .map(|d| i64::try_from(d.as_secs()).unwrap_or(i64::from(i32::MAX)));
     let seconds = seconds.map(|s| s.saturating_add(DAY_MAX_S).min(i64::from(i32::MAX)));
-    done.extend(ttl(setup, DAYS, "day", "day_ttl", seconds, None).await?);
+    let ttl = Ttl {
+        collection: DAYS,
+        field: "day",
+        name: "day_ttl",
+        only: None,
+    };
+    done.extend(ttl.set(setup, seconds).await?);
     done.extend(view(setup, &found, DAY_SUMMARIES, DAYS, vec![averages()]).await?);
     Ok(done)
 }

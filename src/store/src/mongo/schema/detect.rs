@@ -23,11 +23,11 @@
 use mongodb::bson::{Document, doc};
 
 use crate::PrepareErrorEnd;
-use crate::mongo::names::{BUCKETS, READINGS};
 use crate::mongo::setup::{
     Failure, NAMESPACE_EXISTS, SchemaError, Setup, UNAUTHORIZED, UNKNOWN_OPTION,
 };
 use model::Span;
+use model::collections::{BUCKETS, READINGS};
 
 /// Its time field.
 pub(crate) const TIME_FIELD: &str = "ts";

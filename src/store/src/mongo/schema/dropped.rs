@@ -1,35 +1,78 @@
 //! Notices collections that were dropped while the service runs. MongoDB creates a missing
 //! collection with the next insert, but a plain one without validator and indexes.
 
-use crate::mongo::MongoStore;
-use crate::mongo::limited::timed_out;
-use crate::mongo::names::READINGS;
-use crate::mongo::schema::detect;
-use crate::mongo::setup::Setup;
-use crate::{PrepareError, PrepareErrorEnd, StoreErrorKind};
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
 
-impl MongoStore {
+use mongodb::bson::{Bson, Document};
+
+use crate::mongo::connection::timed_out;
+use crate::mongo::schema::{Schema, detect};
+use crate::mongo::setup::Listing;
+use crate::{PrepareError, PrepareErrorEnd, StoreErrorKind};
+use model::StorageMode;
+use model::collections::READINGS;
+
+/// What identifies each collection: its type and `uuid` as in `listCollections`. A collection that
+/// was created again has another one; views and time-series collections have none.
+type Identities = BTreeMap<String, (Option<Bson>, Option<Bson>)>;
+
+/// The collections as they were prepared; `None` before the first check.
+#[derive(Debug, Default)]
+pub(crate) struct Prepared(Mutex<Option<Identities>>);
+
+impl Prepared {
+    /// The names that are missing or not the same any more. Remembers the first listing.
+    pub(super) fn changed(&self, found: &Listing) -> Vec<String> {
+        let now = identities(found);
+        let mut prepared = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = prepared.get_or_insert_with(|| now.clone());
+        before
+            .iter()
+            .filter(|(name, identity)| now.get(*name) != Some(*identity))
+            .map(|(name, _)| name.clone())
+            .collect()
+    }
+
+    pub(super) fn forget(&self) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+}
+
+fn identities(found: &Listing) -> Identities {
+    let identity = |entry: &Document| {
+        let name = entry.get_str("name").ok()?.to_owned();
+        let uuid = entry.get_document("info").ok().and_then(|i| i.get("uuid"));
+        Some((name, (entry.get("type").cloned(), uuid.cloned())))
+    };
+    found.0.iter().filter_map(identity).collect()
+}
+
+impl Schema {
     /// See [`crate::Store::check_collections`].
-    pub(crate) async fn find_dropped(&self) -> Result<Option<String>, PrepareError> {
-        if self.native.get().is_none() {
+    pub(crate) async fn check_collections(&self) -> Result<Option<String>, PrepareError> {
+        if !self.detected.is_prepared() {
             return Ok(None);
         }
-        match tokio::time::timeout(self.timeout, self.dropped()).await {
+        let timeout = self.connection.timeout();
+        match tokio::time::timeout(timeout, self.find_dropped()).await {
             Ok(found) => found,
             Err(_) => Err(PrepareError {
-                detail: timed_out(self.timeout).to_string(),
+                detail: timed_out(timeout).to_string(),
                 end: PrepareErrorEnd::MayPass(StoreErrorKind::Timeout),
             }),
         }
     }
 
-    async fn dropped(&self) -> Result<Option<String>, PrepareError> {
-        let setup = Setup::new(&self.db, &self.options);
-        let mut names = self.expected_names();
+    async fn find_dropped(&self) -> Result<Option<String>, PrepareError> {
+        let setup = self.connection.setup();
+        let mut names = self.settings.expected_names();
         // After a change to bucket mode, an operator may drop it.
-        names.retain(|name| self.native() || *name != READINGS);
-        if !self.measured() && detect::is_there(&setup).await? {
-            self.note_measured();
+        if self.detected.storage_mode() == StorageMode::Bucket {
+            names.retain(|name| *name != READINGS);
+        }
+        if !self.detected.has_measurements() && detect::is_there(&setup).await? {
+            self.detected.note_measurements();
         }
         let found = setup.list(&names).await?;
         let changed = self.prepared.changed(&found);
@@ -37,7 +80,7 @@ impl MongoStore {
             return Ok(None);
         };
         let names = changed.join(", ");
-        match self.prepare_all().await {
+        match self.prepare_collections().await {
             Ok(done) => {
                 self.prepared.forget();
                 let done = done.changes.join("; ");

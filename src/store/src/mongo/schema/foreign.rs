@@ -8,13 +8,13 @@
 
 use mongodb::bson::{Bson, Document, doc};
 
-use crate::mongo::MongoStore;
-use crate::mongo::names::{
-    BUCKETS, CATALOG, DAYS, DEAD_LETTERS, LATEST, META, PENDING_DAYS, READINGS,
-};
+use crate::mongo::schema::Settings;
 use crate::mongo::schema::detect::fits;
 use crate::mongo::setup::{
     Listing, NAMESPACE_NOT_FOUND, SchemaError, Setup, UNAUTHORIZED, first_batch,
+};
+use model::collections::{
+    BUCKETS, CATALOG, DAYS, DEAD_LETTERS, LATEST, META, PENDING_DAYS, READINGS,
 };
 
 /// What one of our collections may have.
@@ -30,7 +30,7 @@ struct Allowed {
     validator: bool,
 }
 
-impl MongoStore {
+impl Settings {
     fn allowed(&self, name: &str) -> Allowed {
         let mut allowed = Allowed {
             identity: &["_id"],
@@ -52,7 +52,7 @@ impl MongoStore {
                 allowed.retained = kept.map(|_| "day");
                 allowed.validator = true;
             }
-            DEAD_LETTERS => allowed.ttl = Some(&["sender_letters_ttl", "received_at_ttl"]),
+            DEAD_LETTERS => allowed.ttl = Some(&["sender_letters_ttl"]),
             LATEST => allowed.ttl = None,
             _ => {}
         }
@@ -63,7 +63,7 @@ impl MongoStore {
     ///
     /// # Errors
     /// All of them, each with what to do; or the server does not list the indexes.
-    pub(crate) async fn check_foreign(
+    pub(super) async fn check_foreign(
         &self,
         setup: &Setup<'_>,
         found: &Listing,

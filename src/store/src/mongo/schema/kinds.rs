@@ -3,12 +3,12 @@
 
 use mongodb::bson::Document;
 
-use crate::mongo::MongoStore;
-use crate::mongo::names::{
+use crate::mongo::schema::Settings;
+use crate::mongo::setup::{Listing, SchemaError, Setup};
+use model::collections::{
     BUCKETS, CATALOG, DAY_SUMMARIES, DAYS, DEAD_LETTERS, LATEST, META, PENDING_DAYS, READINGS,
     SUMMARIES,
 };
-use crate::mongo::setup::{Listing, SchemaError, Setup};
 
 /// What a name is or must be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,7 +21,7 @@ enum Kind {
 }
 
 impl Kind {
-    fn of(entry: &Document) -> Kind {
+    fn of_entry(entry: &Document) -> Kind {
         let is_capped = || entry.get_document("options")?.get_bool("capped");
         match entry.get_str("type") {
             Ok("view") => Kind::View,
@@ -41,7 +41,7 @@ impl Kind {
     }
 }
 
-impl MongoStore {
+impl Settings {
     /// Lists the collections and views that the settings need, in one command, and the time-series
     /// collection. Changes nothing.
     ///
@@ -51,7 +51,11 @@ impl MongoStore {
     pub(crate) async fn list_expected(&self, setup: &Setup<'_>) -> Result<Listing, SchemaError> {
         let found = setup.list(&self.expected_names()).await?;
         for (name, must_be) in self.expected() {
-            let Some(is) = found.get(name).map(Kind::of).filter(|is| *is != must_be) else {
+            let Some(is) = found
+                .get(name)
+                .map(Kind::of_entry)
+                .filter(|is| *is != must_be)
+            else {
                 continue;
             };
             // MongoDB renames neither a view nor a time-series collection.
@@ -110,27 +114,25 @@ mod tests {
 
     use super::*;
     use crate::mongo::{OptionalIndexes, RollupSchema};
-    use config::Config;
+    use model::Zone;
     use model::collections::OWN;
-    use model::{Span, Zone};
 
-    #[tokio::test]
-    async fn every_name_is_one_of_our_own() {
-        let settings = Config::default().store;
-        let store = MongoStore::new(&settings, Span::HOUR, Duration::from_secs(1)).await;
-        let optional = OptionalIndexes {
-            latest: true,
-            tags_index: false,
-        };
-        let rollup = RollupSchema {
-            zone: Zone::UTC,
+    #[test]
+    fn every_name_is_one_of_our_own() {
+        let settings = Settings {
             retention: None,
+            retention_readings: None,
+            retention_dead_letters: Duration::ZERO,
+            optional_indexes: OptionalIndexes {
+                latest: true,
+                tags_index: false,
+            },
+            rollup: Some(RollupSchema {
+                zone: Zone::UTC,
+                retention: None,
+            }),
         };
-        let store = store.unwrap_or_else(|error| panic!("{error}"));
-        let store = store
-            .with_latest_and_tags(optional)
-            .with_rollup(Some(rollup));
-        let mut names = store.expected_names();
+        let mut names = settings.expected_names();
         let mut own = OWN.to_vec();
         names.sort_unstable();
         own.sort_unstable();

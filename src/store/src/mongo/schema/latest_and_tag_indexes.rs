@@ -4,8 +4,8 @@
 
 use mongodb::bson::doc;
 
-use crate::mongo::names::{BUCKETS, LATEST};
-use crate::mongo::setup::{Failure, INDEX_NOT_FOUND, NAMESPACE_EXISTS, SchemaError, Setup};
+use crate::mongo::setup::{SchemaError, Setup};
+use model::collections::{BUCKETS, LATEST};
 
 /// The index for queries such as "all sensors of site north".
 pub const TAGS_INDEX: &str = "tags_wildcard";
@@ -29,8 +29,10 @@ pub(crate) async fn prepare(
     wanted: OptionalIndexes,
 ) -> Result<Vec<String>, SchemaError> {
     let mut done = vec![];
-    if wanted.latest && create_latest(setup).await? {
-        done.push(format!("created collection {LATEST}"));
+    if wanted.latest {
+        // It needs no index but `_id`.
+        let found = setup.list(&[LATEST]).await?;
+        done.extend(setup.create_missing(&found, LATEST, &doc! {}).await?);
     }
     let there = setup.has_index(BUCKETS, TAGS_INDEX).await?;
     if wanted.tags_index && !there {
@@ -43,37 +45,13 @@ pub(crate) async fn prepare(
         done.push(format!("created index {TAGS_INDEX} on {BUCKETS}"));
     }
     if there && !wanted.tags_index {
-        match setup
-            .change(doc! { "dropIndexes": BUCKETS, "index": TAGS_INDEX })
-            .await
-        {
-            Ok(_) => done.push(format!(
+        let dropped = setup.drop_index(BUCKETS, TAGS_INDEX).await;
+        // Or another instance dropped it first.
+        if dropped.map_err(|f| f.at(format!("dropping the tags index of {BUCKETS}")))? {
+            done.push(format!(
                 "dropped index {TAGS_INDEX} on {BUCKETS} (store.tags_index is off)"
-            )),
-            // Another instance dropped it first.
-            Err(Failure {
-                code: Some(INDEX_NOT_FOUND),
-                ..
-            }) => {}
-            Err(failure) => return Err(failure.at(format!("dropping the tags index of {BUCKETS}"))),
+            ));
         }
     }
     Ok(done)
-}
-
-/// Returns `false` if it exists. It needs no index but `_id`.
-async fn create_latest(setup: &Setup<'_>) -> Result<bool, SchemaError> {
-    let step = format!("creating collection {LATEST}");
-    let listing = setup.list(&[LATEST]).await?;
-    if listing.get(LATEST).is_some() {
-        return Ok(false);
-    }
-    match setup.create(LATEST, &doc! {}).await {
-        Ok(()) => Ok(true),
-        Err(Failure {
-            code: Some(NAMESPACE_EXISTS),
-            ..
-        }) => Ok(false),
-        Err(failure) => Err(failure.at(step)),
-    }
 }

@@ -15,11 +15,11 @@ use std::time::Duration;
 
 use mongodb::bson::{Bson, Document, doc};
 
-use crate::mongo::names::{BUCKETS, META};
 use crate::mongo::pack::SCHEMA_VERSION;
 use crate::mongo::setup::{SchemaError, Setup};
 use config::write_duration;
 use model::Span;
+use model::collections::{BUCKETS, META};
 
 const STEP: &str = "reading the schema version and span of the database (hourbucket_meta)";
 

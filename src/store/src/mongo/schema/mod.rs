@@ -7,11 +7,74 @@ pub(super) mod days;
 pub(super) mod detect;
 pub(super) mod dropped;
 pub(super) mod foreign;
-pub(super) mod identities;
 pub(super) mod kinds;
 pub(super) mod latest_and_tag_indexes;
 pub(super) mod metadata;
 pub(super) mod prepare;
-pub(super) mod rollup_schema;
 pub(super) mod sharding;
 pub(super) mod view;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::mongo::catalog_state::CatalogState;
+use crate::mongo::connection::Connection;
+use crate::mongo::detected::Detected;
+use days::RollupSchema;
+use dropped::Prepared;
+use latest_and_tag_indexes::OptionalIndexes;
+
+/// Prepares and checks all collections and views, and `hourbucket_meta`.
+#[derive(Debug, Clone)]
+pub struct Schema {
+    connection: Connection,
+    /// The preparation finds out what others use.
+    detected: Arc<Detected>,
+    catalog_state: CatalogState,
+    settings: Settings,
+    /// The collections as they were prepared.
+    prepared: Arc<Prepared>,
+}
+
+/// The settings that the collections depend on.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Settings {
+    /// `store.retention`
+    pub(super) retention: Option<Duration>,
+    /// `store.retention_readings`
+    pub(super) retention_readings: Option<Duration>,
+    /// `dead_letters.retention`
+    pub(super) retention_dead_letters: Duration,
+    pub(super) optional_indexes: OptionalIndexes,
+    /// `rollup.days`
+    pub(super) rollup: Option<RollupSchema>,
+}
+
+impl Schema {
+    pub(super) fn new(
+        connection: Connection,
+        detected: Arc<Detected>,
+        catalog_state: CatalogState,
+        settings: Settings,
+    ) -> Schema {
+        Schema {
+            connection,
+            detected,
+            catalog_state,
+            settings,
+            prepared: Arc::default(),
+        }
+    }
+
+    /// The same with these optional indexes.
+    pub(super) fn with_optional_indexes(mut self, optional_indexes: OptionalIndexes) -> Schema {
+        self.settings.optional_indexes = optional_indexes;
+        self
+    }
+
+    /// The same with the collections of the daily rollup.
+    pub(super) fn with_rollup(mut self, rollup: Option<RollupSchema>) -> Schema {
+        self.settings.rollup = rollup;
+        self
+    }
+}

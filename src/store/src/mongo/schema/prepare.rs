@@ -5,19 +5,15 @@
 //! what the database was written with), then the choice that determines everything else (whether
 //! native time-series collections exist), then the rest.
 
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use mongodb::bson::{Document, doc};
+use mongodb::bson::doc;
 
-use crate::PreparedStore;
-use crate::mongo::MongoStore;
-use crate::mongo::Native;
 use crate::mongo::catalog;
-use crate::mongo::catalog_state;
-use crate::mongo::hello::is_mongos;
-use crate::mongo::names::{BUCKETS, META, READINGS};
+use crate::mongo::connection::is_mongos;
+use crate::mongo::error::{command_error, describe};
 use crate::mongo::pack::WriteConcern;
+use crate::mongo::schema::Schema;
 use crate::mongo::schema::advisories;
 use crate::mongo::schema::collections::{self, Retention};
 use crate::mongo::schema::days;
@@ -25,14 +21,15 @@ use crate::mongo::schema::detect;
 use crate::mongo::schema::latest_and_tag_indexes;
 use crate::mongo::schema::metadata;
 use crate::mongo::setup::{SchemaError, Setup};
-use crate::mongo::write::high_water;
+use crate::mongo::write::{fence, high_water};
 use crate::retention::MARGIN;
+use crate::{PrepareError, PrepareErrorEnd, PreparedStore, StoreErrorKind};
 use config::StoreMode;
+use model::StorageMode;
+use model::collections::{BUCKETS, META, READINGS};
 
 /// The server's description of itself.
 struct Server {
-    /// Its reply to `hello`.
-    hello: Document,
     version: String,
     /// `replica set rs0`, `sharded cluster`, `standalone`.
     topology: String,
@@ -40,27 +37,26 @@ struct Server {
     warnings: Vec<String>,
 }
 
-impl MongoStore {
-    /// Whether new buckets store their readings in the time-series collection. Before
-    /// [`prepare`](Self::prepare_all): whether the configuration requires it.
-    pub fn native(&self) -> bool {
-        self.native
-            .get()
-            .map_or(self.mode == StoreMode::Timeseries, |native| native.chosen)
-    }
-
-    /// Whether there is a time-series collection, which may hold measurements of any bucket.
-    pub fn measured(&self) -> bool {
-        let there = |native: &Native| native.there.load(Ordering::Acquire);
-        self.native.get().is_some_and(there)
-    }
-
-    /// Notes that there is a time-series collection: another process may create it while this one
-    /// runs, a conversion or an instance in time-series mode.
-    pub(crate) fn note_measured(&self) {
-        if let Some(native) = self.native.get() {
-            native.there.store(true, Ordering::Release);
+impl Schema {
+    /// See [`crate::Store::prepare`]. Then waits for statements of an earlier process.
+    pub(crate) async fn prepare(&self) -> Result<PreparedStore, PrepareError> {
+        let prepared = self.prepare_collections().await?;
+        if self.detected.has_measurements() {
+            let failed = |why: String, kind| PrepareError {
+                detail: format!("waiting for statements of an earlier process: {why}"),
+                end: PrepareErrorEnd::MayPass(kind),
+            };
+            let earlier = fence::wait_for_earlier(&self.connection);
+            match tokio::time::timeout(self.connection.timeout(), earlier).await {
+                Ok(Ok(())) => {}
+                Ok(Err(e)) => return Err(failed(describe(&e), command_error(&e).kind())),
+                Err(_) => {
+                    let why = "the server still runs some (see db.currentOp())".to_owned();
+                    return Err(failed(why, StoreErrorKind::Timeout));
+                }
+            }
         }
+        Ok(prepared)
     }
 
     /// Returns a line that describes the server, and warnings for the operator. Changes nothing.
@@ -69,22 +65,19 @@ impl MongoStore {
     /// The server is unreachable, the user lacks privileges, or the database cannot be used as
     /// configured.
     pub async fn inspect(&self) -> Result<(String, Vec<String>), SchemaError> {
-        let setup = Setup::new(&self.db, &self.options);
+        let setup = self.connection.setup();
         let mut server = self.server(&setup).await?;
-        let found = self.list_expected(&setup).await?;
-        metadata::check(&setup, self.options.span).await?;
-        if let Some(rollup) = self.rollup {
-            days::check(&setup, rollup.zone).await?;
-        }
+        let found = self.settings.list_expected(&setup).await?;
+        self.check_recorded(&setup).await?;
         let made = if found.get(BUCKETS).is_some() {
             "collections exist"
         } else {
             "collections will be created"
         };
-        let (native, mode) = match (self.mode, found.get(READINGS)) {
+        let (native, mode) = match (self.detected.configured(), found.get(READINGS)) {
             (StoreMode::Bucket, _) => (false, "store.mode is bucket".to_owned()),
             (_, Some(entry)) => {
-                detect::fits(entry).map_err(|o| o.error(self.db.name()))?;
+                detect::fits(entry).map_err(|o| o.error(setup.db.name()))?;
                 (
                     true,
                     format!("{READINGS} is a native time-series collection"),
@@ -124,65 +117,64 @@ impl MongoStore {
     /// # Errors
     /// What does not match, and what to do; or the server is unreachable.
     pub async fn check_metadata(&self) -> Result<(), SchemaError> {
-        let setup = Setup::new(&self.db, &self.options);
-        metadata::check(&setup, self.options.span).await?;
-        match self.rollup {
-            Some(rollup) => days::check(&setup, rollup.zone).await,
+        self.check_recorded(&self.connection.setup()).await
+    }
+
+    async fn check_recorded(&self, setup: &Setup<'_>) -> Result<(), SchemaError> {
+        metadata::check(setup, self.connection.span()).await?;
+        match self.settings.rollup {
+            Some(rollup) => days::check(setup, rollup.zone).await,
             None => Ok(()),
         }
     }
 
     /// Determines the mode, and creates or updates the collections.
-    pub(crate) async fn prepare_all(&self) -> Result<PreparedStore, SchemaError> {
-        let setup = Setup::new(&self.db, &self.options);
+    pub(super) async fn prepare_collections(&self) -> Result<PreparedStore, SchemaError> {
+        let setup = self.connection.setup();
         let mut server = self.server(&setup).await?;
-        let span = self.options.span;
+        let span = self.connection.span();
+        let settings = &self.settings;
         let seconds = |d: Duration| i64::try_from(d.as_secs()).unwrap_or(i64::from(i32::MAX));
         let keep = Retention {
-            buckets_s: self.retention.map(seconds),
-            measurements_s: self
+            buckets_s: settings.retention.map(seconds),
+            measurements_s: settings
                 .retention_readings
                 .map(|kept| seconds(kept.saturating_add(MARGIN))),
-            dead_letters_s: seconds(self.dead_letters_retention),
+            dead_letters_s: seconds(settings.retention_dead_letters),
         };
         let mut changes = vec![];
-        self.list_expected(&setup).await?;
+        settings.list_expected(&setup).await?;
         metadata::check(&setup, span).await?;
         let (native, why) = self
             .choose(&setup, keep.readings_s(span), &mut changes)
             .await?;
         if metadata::record_span(&setup, span).await? {
-            changes.push(format!("noted bucket.span in {}", META));
+            changes.push(format!("noted bucket.span in {META}"));
         }
-        self.with_gates
-            .store(!is_mongos(&server.hello), Ordering::Release);
         changes.extend(collections::prepare(&setup, span, keep).await?);
         changes.extend(catalog::prepare(&setup).await?);
-        self.catalog_complete
-            .store(catalog_state::prepare(&setup).await?, Ordering::Relaxed);
+        self.catalog_state.prepare(&setup).await?;
         if high_water::create_if_missing(&setup).await? {
             changes.push(format!(
-                "noted in {} up to which hour buckets were written",
-                META
+                "noted in {META} up to which hour buckets were written"
             ));
         }
-        changes.extend(latest_and_tag_indexes::prepare(&setup, self.optional_indexes).await?);
-        if let Some(rollup) = self.rollup {
+        changes.extend(latest_and_tag_indexes::prepare(&setup, settings.optional_indexes).await?);
+        if let Some(rollup) = settings.rollup {
             changes.extend(days::prepare(&setup, rollup).await?);
         }
         server
             .warnings
             .extend(advisories::warning(&server.version).filter(|_| native));
-        // Set only once: if the mode changed, buckets in memory would use another one than the
-        // store. A repeated preparation, after a later step failed, finds the same mode.
-        let there = native || detect::is_there(&setup).await?;
-        let _ = self.native.set(Native {
-            chosen: native,
-            there: there.into(),
-        });
-        if there {
-            self.note_measured();
+        if native || detect::is_there(&setup).await? {
+            self.detected.note_measurements();
         }
+        // Only the first time: if the mode changed, buckets in memory would use another one than
+        // the store. A repeated preparation, after a later step failed, finds the same mode.
+        self.detected.choose(match native {
+            true => StorageMode::TimeSeries,
+            false => StorageMode::Bucket,
+        });
         let mode_reason = format!("{why} ({})", server.topology);
         Ok(PreparedStore {
             mode_reason,
@@ -199,12 +191,12 @@ impl MongoStore {
         expire_s: Option<i64>,
         changes: &mut Vec<String>,
     ) -> Result<(bool, String), SchemaError> {
-        let configured = match self.mode {
+        let configured = match self.detected.configured() {
             StoreMode::Bucket => return Ok((false, "store.mode is bucket".into())),
             StoreMode::Timeseries => "timeseries",
             StoreMode::Auto => "auto",
         };
-        let missing = match detect::detect(setup, self.options.span, expire_s).await? {
+        let missing = match detect::detect(setup, self.connection.span(), expire_s).await? {
             detect::Native::Fits { made } => {
                 if made {
                     changes.push(format!("created time-series collection {READINGS}"));
@@ -219,7 +211,7 @@ impl MongoStore {
                 "it created a plain collection instead, which was removed".into()
             }
         };
-        if self.mode == StoreMode::Timeseries {
+        if self.detected.configured() == StoreMode::Timeseries {
             return Err(no_time_series(&missing));
         }
         Ok((
@@ -241,7 +233,7 @@ impl MongoStore {
             .ask(doc! { "hello": 1 })
             .await
             .map_err(|f| f.at("reading the topology"))?;
-        self.series.snapshot_reads.note(&hello);
+        self.detected.note_server(&hello);
         let version = build.get_str("version").unwrap_or("unknown").to_owned();
         let mut warnings = vec![];
         let topology = match hello.get_str("setName") {
@@ -254,14 +246,13 @@ impl MongoStore {
                 "standalone".to_owned()
             }
         };
-        if self.options.write_concern != WriteConcern::Majority {
+        if self.connection.options().write_concern != WriteConcern::Majority {
             warnings.push(
                 "store.write_concern is not majority: an acknowledged reading can be rolled back"
                     .to_owned(),
             );
         }
         Ok(Server {
-            hello,
             version,
             topology,
             warnings,

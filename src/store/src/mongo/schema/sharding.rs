@@ -11,11 +11,11 @@
 
 use mongodb::bson::{Document, doc};
 
-use crate::mongo::MongoStore;
-use crate::mongo::hello::is_mongos;
-use crate::mongo::names::{BUCKETS, CATALOG, DAYS, READINGS};
+use crate::mongo::connection::is_mongos;
+use crate::mongo::schema::Schema;
 use crate::mongo::schema::detect::{META_FIELD, fits};
-use crate::mongo::setup::{SchemaError, Setup};
+use crate::mongo::setup::SchemaError;
+use model::collections::{BUCKETS, CATALOG, DAYS, READINGS};
 
 /// The commands in order: the index that the shard key of a non-empty collection needs (in the
 /// database), then the sharding commands (in `admin`). All can be repeated.
@@ -47,13 +47,13 @@ fn commands(database: &str, measurements: bool, days: bool) -> Commands {
     Commands { index, admin }
 }
 
-impl MongoStore {
+impl Schema {
     /// Refuses a server that cannot shard. Changes nothing.
     ///
     /// # Errors
     /// The server is not a mongos; the text includes what to do.
     pub async fn can_shard(&self) -> Result<(), SchemaError> {
-        let setup = Setup::new(&self.db, &self.options);
+        let setup = self.connection.setup();
         let hello = setup
             .ask(doc! { "hello": 1 })
             .await
@@ -79,15 +79,19 @@ impl MongoStore {
     /// The first step that failed.
     pub async fn shard(&self) -> Result<Vec<String>, SchemaError> {
         self.can_shard().await?;
-        let setup = Setup::new(&self.db, &self.options);
+        let setup = self.connection.setup();
         let found = setup.list(&[READINGS, DAYS]).await?;
         let measurements = found.get(READINGS).is_some_and(|f| fits(f).is_ok());
-        let commands = commands(self.db.name(), measurements, found.get(DAYS).is_some());
+        let commands = commands(
+            self.connection.db().name(),
+            measurements,
+            found.get(DAYS).is_some(),
+        );
         setup
             .change(commands.index)
             .await
             .map_err(|f| f.at("creating the index of the shard key"))?;
-        let admin = self.client.database("admin");
+        let admin = self.connection.db().client().database("admin");
         let mut done = vec![];
         for command in commands.admin {
             let what = command

@@ -17,7 +17,7 @@
 
 use mongodb::bson::{Document, doc};
 
-use crate::mongo::names::BUCKETS;
+use model::collections::BUCKETS;
 
 /// Pages whose fields a row shows. The server groups all their fields, at most `PAGES_MAX *
 /// (FIELDS_MAX + 1)`, in memory (about 200 bytes each: 13 MB of the 100 MB that it allows).

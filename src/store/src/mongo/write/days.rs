@@ -8,15 +8,15 @@ use mongodb::bson::{Bson, DateTime, Document, doc};
 
 use crate::days::{DayMark, DaySummary, DayWritten, SensorDay};
 use crate::maintain::Hour;
-use crate::mongo::MongoStore;
+use crate::mongo::connection::{Connection, in_part};
+use crate::mongo::document::{summary_document, tags_document};
 use crate::mongo::error::{
-    StatementError, command_code, command_error, concern_error, describe, statement_error, text_of,
+    StatementError, check_concern, command_error, describe, is_refused_for_its_data,
+    statement_error, write_errors,
 };
-use crate::mongo::limited::in_part;
-use crate::mongo::names::{DAYS, PENDING_DAYS};
 use crate::mongo::pack::SCHEMA_VERSION;
 use crate::{BoxFuture, StoreError, StoreErrorKind};
-use model::{FieldSummary, Number};
+use model::collections::{DAYS, PENDING_DAYS};
 
 /// Bytes of the documents of one command.
 const COMMAND_BYTES_MAX: usize = 8 << 20;
@@ -26,7 +26,17 @@ pub(crate) fn mark_id(mark: &DayMark) -> Document {
     doc! { "instance": &*mark.instance, "day": DateTime::from_millis(mark.day_ms), "sensor_id": &*mark.sensor_id }
 }
 
-impl MongoStore {
+/// Writes documents of `sensor_days` and `rollup_pending`.
+#[derive(Debug, Clone)]
+pub(crate) struct DayWriter {
+    connection: Connection,
+}
+
+impl DayWriter {
+    pub(crate) fn new(connection: Connection) -> DayWriter {
+        DayWriter { connection }
+    }
+
     pub(crate) async fn set_marks(&self, marks: &[DayMark]) -> Result<(), StoreError> {
         let statement = |mark: &DayMark| {
             let at = DateTime::from_millis(mark.version);
@@ -37,9 +47,8 @@ impl MongoStore {
             doc! { "q": { "_id": mark_id(mark) }, "u": [{ "$set": set }], "upsert": true }
         };
         let updates: Vec<Document> = marks.iter().map(statement).collect();
-        self.all_applied(doc! { "update": PENDING_DAYS, "updates": updates, "ordered": false })
-            .await
-            .map(drop)
+        let command = doc! { "update": PENDING_DAYS, "updates": updates, "ordered": false };
+        self.connection.apply_all(command).await.map(drop)
     }
 
     pub(crate) async fn remove_marks(&self, marks: &[DayMark]) -> Result<(), StoreError> {
@@ -48,9 +57,8 @@ impl MongoStore {
             doc! { "q": { "_id": mark_id(mark), "marked_at": at }, "limit": 1 }
         };
         let deletes: Vec<Document> = marks.iter().map(statement).collect();
-        self.all_applied(doc! { "delete": PENDING_DAYS, "deletes": deletes, "ordered": false })
-            .await
-            .map(drop)
+        let command = doc! { "delete": PENDING_DAYS, "deletes": deletes, "ordered": false };
+        self.connection.apply_all(command).await.map(drop)
     }
 
     /// See [`crate::days::DayStore::write_days`].
@@ -92,9 +100,9 @@ impl MongoStore {
             .map(|(day, summary)| statement(day, summary, replace))
             .collect();
         let command = doc! { "update": DAYS, "updates": updates, "ordered": false };
-        match self.changed(command).await? {
+        match self.connection.change(command).await? {
             Ok(reply) => {
-                let mut written = answers(days.len(), &reply)?;
+                let mut written = answers(days.len(), reply)?;
                 let again: Vec<usize> = (0..days.len())
                     .filter(|i| written[*i] == DayWritten::Newer)
                     .collect();
@@ -105,21 +113,16 @@ impl MongoStore {
                         .iter()
                         .map(|i| statement(&days[*i].0, &days[*i].1, replace));
                     let command = doc! { "update": DAYS, "updates": updates.collect::<Vec<_>>(), "ordered": false };
-                    let reply = self
-                        .changed(command)
-                        .await?
-                        .map_err(|e| command_error(&e))?;
+                    let reply = self.connection.change(command).await?;
+                    let reply = reply.map_err(|e| command_error(&e))?;
                     again
                         .iter()
-                        .zip(answers(again.len(), &reply)?)
+                        .zip(answers(again.len(), reply)?)
                         .for_each(|(i, answer)| written[*i] = answer);
                 }
                 Ok(written)
             }
-            Err(error)
-                if command_code(&error)
-                    .is_some_and(|c| statement_error(c) == StatementError::Data) =>
-            {
+            Err(error) if is_refused_for_its_data(&error) => {
                 if days.len() == 1 {
                     return Ok(vec![DayWritten::Rejected {
                         detail: describe(&error),
@@ -150,15 +153,6 @@ fn statement(day: &SensorDay, summary: &DaySummary, replace: bool) -> Document {
 fn document(day: &SensorDay, DaySummary { hour, tags }: &DaySummary) -> Document {
     let date = |ms: Option<i64>| Bson::from(DateTime::from_millis(ms.unwrap_or(day.day.start_ms)));
     let start = DateTime::from_millis(day.day.start_ms);
-    let number = |n: Number| match n {
-        Number::Int(v) => Bson::Int64(v),
-        Number::Double(v) => Bson::Double(v),
-    };
-    let field = |(name, s): (&String, &FieldSummary)| {
-        let count = i32::try_from(s.count).map_or(Bson::Int64(i64::from(s.count)), Bson::Int32);
-        let of = doc! { "min": number(s.min), "max": number(s.max), "sum": number(s.sum), "count": count };
-        (name.clone(), Bson::from(of))
-    };
     let mut document = doc! {
         "_id": { "sensor_id": &*day.sensor_id, "day": start },
         "schema_version": SCHEMA_VERSION,
@@ -167,14 +161,10 @@ fn document(day: &SensorDay, DaySummary { hour, tags }: &DaySummary) -> Document
         "count": hour.count as i64,
         "first_ts": date(hour.first_ts_ms),
         "last_ts": date(hour.last_ts_ms),
-        "summary": hour.summary.iter().map(field).collect::<Document>(),
+        "summary": summary_document(&hour.summary),
     };
     if !tags.is_empty() {
-        let tags: Document = tags
-            .iter()
-            .map(|(k, v)| (k.clone(), Bson::from(v.as_str())))
-            .collect();
-        document.insert("tags", tags);
+        document.insert("tags", tags_document(tags));
     }
     if hour.is_truncated {
         document.insert("summary_truncated", true);
@@ -190,39 +180,17 @@ fn about_bytes(hour: &Hour) -> usize {
         .sum::<usize>()
 }
 
-fn answers(days: usize, reply: &Document) -> Result<Vec<DayWritten>, StoreError> {
-    if let Some(detail) = concern_error(reply) {
-        return Err(StoreError::Unknown {
-            kind: StoreErrorKind::WriteConcern,
-            detail,
-        });
-    }
+fn answers(days: usize, reply: Document) -> Result<Vec<DayWritten>, StoreError> {
     let mut answers = vec![DayWritten::Done; days];
-    let errors = reply
-        .get_array("writeErrors")
-        .map(Vec::as_slice)
-        .unwrap_or_default();
-    for error in errors.iter().filter_map(Bson::as_document) {
-        let code = error.get_i32("code").unwrap_or_default();
-        let detail = format!("{} ({code})", text_of(error, ""));
-        let index = error
-            .get_i32("index")
-            .ok()
-            .and_then(|i| usize::try_from(i).ok());
-        match (
-            index.and_then(|i| answers.get_mut(i)),
-            statement_error(code),
-        ) {
+    for error in write_errors(&check_concern(reply)?) {
+        let detail = error.detail();
+        let answer = error.index.and_then(|i| answers.get_mut(i));
+        match (answer, statement_error(error.code)) {
             // The document exists and counts more, so the filter did not match, and the insert
             // collided.
             (Some(answer), StatementError::Conflict) => *answer = DayWritten::Newer,
             (Some(answer), StatementError::Data) => *answer = DayWritten::Rejected { detail },
-            _ => {
-                return Err(StoreError::Unknown {
-                    kind: StoreErrorKind::Command,
-                    detail,
-                });
-            }
+            _ => return Err(StoreError::unknown(StoreErrorKind::Command, detail)),
         }
     }
     Ok(answers)

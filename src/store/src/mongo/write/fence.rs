@@ -23,13 +23,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use mongodb::Database;
 use mongodb::bson::{Bson, Document, doc};
 
+use crate::mongo::connection::Connection;
 use crate::mongo::error::concern_error;
-use crate::mongo::names::{BUCKETS, META, READINGS};
-use crate::mongo::pack::{CommandOptions, WriteConcern};
 use model::BucketKey;
+use model::collections::{BUCKETS, META, READINGS};
 
 /// Interval between two polls of the running operations.
 const PAUSE: Duration = Duration::from_millis(200);
@@ -106,8 +105,7 @@ impl Fence {
     /// The server cannot be queried; then it is unknown whether they have ended.
     pub(crate) async fn wait(
         &self,
-        db: &Database,
-        options: &CommandOptions,
+        connection: &Connection,
         buckets: impl Iterator<Item = &BucketKey>,
     ) -> mongodb::error::Result<()> {
         let names: BTreeSet<String> = buckets.flat_map(|bucket| self.names(bucket)).collect();
@@ -118,7 +116,7 @@ impl Fence {
         let comments = doc! { "command.comment": { "$in": list } };
         let mut quiet = 0;
         while quiet < 2 {
-            quiet = if running(db, comments.clone()).await?.is_empty() {
+            quiet = if running(connection, comments.clone()).await?.is_empty() {
                 quiet + 1
             } else {
                 0
@@ -127,7 +125,7 @@ impl Fence {
                 tokio::time::sleep(PAUSE).await;
             }
         }
-        mark(db, options).await?;
+        write_fence(connection).await?;
         self.lock().retain(|g| !names.contains(&g.name));
         Ok(())
     }
@@ -172,29 +170,27 @@ impl Drop for Named<'_> {
 ///
 /// # Errors
 /// The server cannot be asked; it is not known then.
-pub(crate) async fn wait_for_earlier(
-    db: &Database,
-    options: &CommandOptions,
-) -> mongodb::error::Result<()> {
-    let collections = [BUCKETS, READINGS].map(|c| format!("{}.{c}", db.name()));
+pub(crate) async fn wait_for_earlier(connection: &Connection) -> mongodb::error::Result<()> {
+    let collections = [BUCKETS, READINGS].map(|c| format!("{}.{c}", connection.db().name()));
     let ours = doc! { "ns": { "$in": &collections[..] }, "op": { "$in": ["insert", "update"] } };
-    let mut earlier = running(db, ours.clone()).await?;
+    let mut earlier = running(connection, ours.clone()).await?;
     tokio::time::sleep(PAUSE).await;
-    earlier.extend(running(db, ours.clone()).await?);
+    earlier.extend(running(connection, ours.clone()).await?);
     while !earlier.is_empty() {
         tokio::time::sleep(PAUSE).await;
-        let still = running(db, ours.clone()).await?;
+        let still = running(connection, ours.clone()).await?;
         earlier.retain(|id| still.contains(id));
     }
-    mark(db, options).await
+    write_fence(connection).await
 }
 
 /// The ids of the running operations that match.
-async fn running(db: &Database, matches: Document) -> mongodb::error::Result<Vec<Bson>> {
+async fn running(connection: &Connection, matches: Document) -> mongodb::error::Result<Vec<Bson>> {
     // Listing one's own operations needs no privilege.
     let mut command = doc! { "currentOp": 1, "$ownOps": true };
     command.extend(matches);
-    let reply = db.client().database("admin").run_command(command).await?;
+    let admin = connection.db().client().database("admin");
+    let reply = admin.run_command(command).await?;
     let list = reply
         .get_array("inprog")
         .map(Vec::as_slice)
@@ -206,16 +202,12 @@ async fn running(db: &Database, matches: Document) -> mongodb::error::Result<Vec
 }
 
 /// Writes the fence document with majority write concern.
-async fn mark(db: &Database, options: &CommandOptions) -> mongodb::error::Result<()> {
+async fn write_fence(connection: &Connection) -> mongodb::error::Result<()> {
     let update = doc! { "q": { "_id": "fence" }, "u": { "$inc": { "n": 1i64 } }, "upsert": true };
     // Independent of store.write_concern: the reads after the fence use majority read concern.
-    let concern = CommandOptions {
-        write_concern: WriteConcern::Majority,
-        ..options.clone()
-    }
-    .document();
+    let concern = connection.options().majority_document();
     let command = doc! { "update": META, "updates": [update], "writeConcern": concern };
-    match concern_error(&db.run_command(command).await?) {
+    match concern_error(&connection.db().run_command(command).await?) {
         Some(error) => Err(mongodb::error::Error::custom(error)),
         None => Ok(()),
     }

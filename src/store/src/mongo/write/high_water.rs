@@ -11,21 +11,20 @@
 //! mark, with majority write concern, before it writes a bucket beyond it. Buckets between the old
 //! and the new mark are new.
 //!
-//! A database without a mark (written by a version that had none, or restored without it) gets one
-//! a day after the later of its last bucket and the server's time. Data that is imported into a
+//! A database without a mark (restored without it) gets one a day after the later of its last bucket
+//! and the server's time. Data that is imported into a
 //! database in use must be older than its mark.
 
 use mongodb::bson::{Bson, DateTime, doc};
 
-use crate::mongo::MongoStore;
-use crate::mongo::error::{command_error, concern_error, text_of};
-use crate::mongo::hello::server_ms;
-use crate::mongo::names::{BUCKETS, META, READINGS};
-use crate::mongo::pack::{CommandOptions, WriteConcern};
-use crate::mongo::setup::{DUPLICATE_KEY, SchemaError, Setup};
+use crate::mongo::connection::{Connection, server_ms};
+use crate::mongo::error::check_concern;
+use crate::mongo::setup::{SchemaError, Setup};
 use crate::{StoreError, StoreErrorKind};
 use model::BucketStart;
+use model::collections::{BUCKETS, META, READINGS};
 
+const ID: &str = "high_water";
 /// Earlier than any bucket: 0001-01-01, which every tool can display.
 const NEVER_MS: i64 = -62_135_596_800_000;
 /// Margin after the last summary of a database without a mark, for measurements of sensors whose
@@ -38,7 +37,7 @@ const STEP: &str = "recording the high-water mark (hourbucket_meta)";
 /// # Errors
 /// The server's error, with the step.
 pub(crate) async fn create_if_missing(setup: &Setup<'_>) -> Result<bool, SchemaError> {
-    let find = doc! { "find": META, "filter": { "_id": "high_water" }, "limit": 1 };
+    let find = doc! { "find": META, "filter": { "_id": ID }, "limit": 1 };
     let found = setup.first(find).await.map_err(|f| f.at(STEP))?;
     let found = found.and_then(|d| d.get_datetime("bucket_start").copied().ok());
     let never = DateTime::from_millis(NEVER_MS);
@@ -49,29 +48,17 @@ pub(crate) async fn create_if_missing(setup: &Setup<'_>) -> Result<bool, SchemaE
     if found.is_some() {
         // No process that uses the mark has written yet. Existing data was restored or imported.
         let update = doc! {
-            "q": { "_id": "high_water" }, "u": { "$max": { "bucket_start": DateTime::from_millis(mark) } },
+            "q": { "_id": ID }, "u": { "$max": { "bucket_start": DateTime::from_millis(mark) } },
         };
         let change = setup
             .change(doc! { "update": META, "updates": [update] })
             .await;
         return change.map(|_| mark > NEVER_MS).map_err(|f| f.at(STEP));
     }
-    let insert = doc! {
-        "insert": META,
-        "documents": [{ "_id": "high_water", "bucket_start": DateTime::from_millis(mark) }],
-    };
-    let reply = setup.change(insert).await.map_err(|f| f.at(STEP))?;
-    let error = reply
-        .get_array("writeErrors")
-        .ok()
-        .and_then(|e| e.first())
-        .and_then(Bson::as_document);
-    match error {
-        None => Ok(true),
-        // Another instance created it in the meantime.
-        Some(e) if e.get_i32("code").is_ok_and(|code| code == DUPLICATE_KEY) => Ok(false),
-        Some(e) => Err(SchemaError::unexpected(STEP, text_of(e, "refused"))),
-    }
+    // Another instance may create it in the meantime.
+    let fields = doc! { "bucket_start": DateTime::from_millis(mark) };
+    let created = setup.find_or_insert(ID, fields).await;
+    created.map(|(_, is_new)| is_new).map_err(|f| f.at(STEP))
 }
 
 /// The initial mark of a database that has none.
@@ -104,58 +91,49 @@ async fn initial(setup: &Setup<'_>) -> Result<i64, SchemaError> {
         + MARGIN_MS)
 }
 
-impl MongoStore {
+/// Raises the mark; `hourbucket_meta` has it.
+#[derive(Debug, Clone)]
+pub(crate) struct HighWater {
+    connection: Connection,
+}
+
+impl HighWater {
+    pub(crate) fn new(connection: Connection) -> HighWater {
+        HighWater { connection }
+    }
+
     /// See [`crate::Store::raise_high_water`].
-    pub(crate) async fn raise_mark(&self, through: BucketStart) -> Result<BucketStart, StoreError> {
-        if let Some(before) = self.try_raise(through).await? {
+    pub(crate) async fn raise(&self, through: BucketStart) -> Result<BucketStart, StoreError> {
+        if let Some(before) = self.raise_existing(through).await? {
             return Ok(before);
         }
         // The document was deleted. Derive the mark again from the stored data.
-        let db = self.db.clone();
-        let options = self.options.clone();
-        let made = self
-            .limited(async move { Ok(create_if_missing(&Setup::new(&db, &options)).await) })
-            .await?;
-        let made = made.map_err(|e| command_error(&e))?;
-        made.map_err(|e| StoreError::NotApplied {
-            kind: StoreErrorKind::Command,
-            detail: e.to_string(),
-        })?;
-        let missing = || StoreError::NotApplied {
-            kind: StoreErrorKind::Command,
-            detail: format!("{STEP}: the document is missing"),
-        };
-        self.try_raise(through).await?.ok_or_else(missing)
+        let connection = self.connection.clone();
+        let create = async move { Ok(create_if_missing(&connection.setup()).await) };
+        let failed = |detail: String| StoreError::not_applied(StoreErrorKind::Command, detail);
+        let created = self.connection.ask(create).await?;
+        created.map_err(|e| failed(e.to_string()))?;
+        let raised = self.raise_existing(through).await?;
+        raised.ok_or_else(|| failed(format!("{STEP}: the document is missing")))
     }
 
     /// Raises the mark; returns `None` if there is none.
-    async fn try_raise(&self, through: BucketStart) -> Result<Option<BucketStart>, StoreError> {
-        // Majority, independent of store.write_concern: a mark that is rolled back would make
-        // written buckets new again.
-        let concern = CommandOptions {
-            write_concern: WriteConcern::Majority,
-            ..self.options.clone()
-        }
-        .document();
+    async fn raise_existing(
+        &self,
+        through: BucketStart,
+    ) -> Result<Option<BucketStart>, StoreError> {
+        let options = self.connection.options();
         let command = doc! {
             "findAndModify": META,
-            "query": { "_id": "high_water" },
+            "query": { "_id": ID },
             "update": { "$max": { "bucket_start": DateTime::from_millis(through.0) } },
             "new": false,
-            "maxTimeMS": self.options.wtimeout_ms,
-            "writeConcern": concern,
+            "maxTimeMS": options.wtimeout_ms,
+            // Independent of store.write_concern: a mark that is rolled back would make written
+            // buckets new again.
+            "writeConcern": options.majority_document(),
         };
-        let db = self.db.clone();
-        let reply = self
-            .limited(async move { db.run_command(command).await })
-            .await?;
-        let reply = reply.map_err(|e| command_error(&e))?;
-        if let Some(detail) = concern_error(&reply) {
-            return Err(StoreError::Unknown {
-                kind: StoreErrorKind::WriteConcern,
-                detail,
-            });
-        }
+        let reply = check_concern(self.connection.run(command).await?)?;
         let before = reply.get_document("value").ok();
         Ok(before
             .and_then(|d| d.get_datetime("bucket_start").ok())

@@ -18,11 +18,12 @@ use mongodb::bson::{Document, RawDocumentBuf};
 
 use crate::mongo::bson::Writer;
 use crate::mongo::error::{
-    StatementError, command_code, concern_error, describe, statement_error, text_of,
+    StatementError, check_concern, command_code, describe, statement_error, write_errors,
 };
-use crate::mongo::names::LATEST;
-use crate::mongo::pack::{CommandOptions, WriteConcern};
+use crate::mongo::pack::CommandOptions;
+use crate::mongo::setup::UNAUTHORIZED;
 use crate::{StoreError, StoreErrorKind};
+use model::collections::LATEST;
 use model::latest::{Newest, newest, wire_bytes};
 use model::{LatestUpdate, ValueRef};
 
@@ -87,14 +88,7 @@ pub(crate) fn command(
     let (mut w, root) = Writer::new(bytes as usize + 256);
     w.str("update", LATEST);
     w.bool("ordered", false);
-    let concern = w.document("writeConcern");
-    match options.write_concern {
-        WriteConcern::Majority => w.str("w", "majority"),
-        WriteConcern::Members(n) => w.i32("w", n),
-    }
-    w.bool("j", true);
-    w.i32("wtimeout", options.wtimeout_ms);
-    w.close(concern);
+    options.write_to(&mut w);
     let list = w.array("updates");
     for (i, update) in updates.iter().enumerate() {
         let open = w.element(i);
@@ -262,35 +256,14 @@ fn compared(w: &mut Writer, name: &str, operator: &str) {
 ///
 /// # Errors
 /// The write concern was not satisfied, or an error does not identify its statement.
-pub(crate) fn answers(
-    updates: usize,
-    reply: &Document,
-) -> Result<Vec<StatementResult>, StoreError> {
-    if let Some(detail) = concern_error(reply) {
-        return Err(StoreError::Unknown {
-            kind: StoreErrorKind::WriteConcern,
-            detail,
-        });
-    }
+pub(crate) fn answers(updates: usize, reply: Document) -> Result<Vec<StatementResult>, StoreError> {
     let mut answers = vec![StatementResult::Done; updates];
-    let errors = reply
-        .get_array("writeErrors")
-        .map(Vec::as_slice)
-        .unwrap_or_default();
-    for error in errors.iter().filter_map(|e| e.as_document()) {
-        let code = error.get_i32("code").unwrap_or_default();
-        let detail = format!("{} ({code})", text_of(error, ""));
-        let index = error
-            .get_i32("index")
-            .ok()
-            .and_then(|i| usize::try_from(i).ok());
-        let Some(answer) = index.and_then(|i| answers.get_mut(i)) else {
-            return Err(StoreError::Unknown {
-                kind: StoreErrorKind::Command,
-                detail,
-            });
-        };
-        *answer = answer_to(code, detail);
+    for error in write_errors(&check_concern(reply)?) {
+        let detail = error.detail();
+        match error.index.and_then(|i| answers.get_mut(i)) {
+            Some(answer) => *answer = answer_to(error.code, detail),
+            None => return Err(StoreError::unknown(StoreErrorKind::Command, detail)),
+        }
     }
     Ok(answers)
 }
@@ -317,6 +290,5 @@ pub(crate) fn fault(error: &mongodb::error::Error) -> Option<StatementResult> {
 /// Whether the user lacks the privilege to write this collection. Such an error must not block the
 /// journal.
 pub(crate) fn forbidden(error: &mongodb::error::Error) -> bool {
-    const UNAUTHORIZED: i32 = 13;
     command_code(error) == Some(UNAUTHORIZED)
 }

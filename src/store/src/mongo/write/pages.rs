@@ -1,21 +1,36 @@
 //! Page writes: commands of many statements, and what their replies mean for each of them.
 
-use std::sync::atomic::Ordering;
+use std::sync::Arc;
 use std::time::Instant;
 
-use mongodb::bson::Document;
+use mongodb::bson::{Bson, Document};
 
-use crate::mongo::MongoStore;
+use crate::mongo::connection::{Connection, in_part};
+use crate::mongo::detected::Detected;
 use crate::mongo::error::{
-    StatementError, command_code, command_error, concern_error, describe, statement_error, text_of,
+    StatementError, check_concern, command_error, describe, is_refused_for_its_data,
+    statement_error, write_errors,
 };
-use crate::mongo::limited::in_part;
 use crate::mongo::pack;
 use crate::{BoxFuture, PageWriteResult, StoreError, StoreErrorKind};
 use model::{Gate, PageKind, PageWrite};
 use telemetry::metrics;
 
-impl MongoStore {
+/// Writes documents of `sensor_buckets`.
+#[derive(Debug, Clone)]
+pub(crate) struct PageWriter {
+    connection: Connection,
+    detected: Arc<Detected>,
+}
+
+impl PageWriter {
+    pub(crate) fn new(connection: Connection, detected: Arc<Detected>) -> PageWriter {
+        PageWriter {
+            connection,
+            detected,
+        }
+    }
+
     /// Sends writes of one kind as one command. If the server rejects the whole command because of
     /// its data, halves it until the statement at fault is alone. `comment`: see [`pack::command`].
     pub(crate) fn write_kind<'a>(
@@ -29,28 +44,21 @@ impl MongoStore {
             } else {
                 "update"
             };
-            let with_gates = self.with_gates.load(Ordering::Acquire);
-            let at_fault = match pack::command(writes, &self.options, comment, with_gates) {
+            let options = self.connection.options();
+            let uses_gates = self.detected.uses_gates();
+            let at_fault = match pack::command(writes, options, comment, uses_gates) {
                 Err(error) => error.to_string(),
                 Ok(command) => {
-                    let db = self.db.clone();
                     let begun = Instant::now();
-                    let result = self
-                        .limited(async move { db.run_raw_command(command).await })
-                        .await;
+                    let result = self.connection.run_raw(command).await;
                     metrics::store_command(
                         kind,
                         writes.len() as u64,
                         begun.elapsed().as_secs_f64(),
                     );
                     match result? {
-                        Ok(reply) => return answers(writes, &reply),
-                        Err(e)
-                            if command_code(&e)
-                                .is_some_and(|c| statement_error(c) == StatementError::Data) =>
-                        {
-                            describe(&e)
-                        }
+                        Ok(reply) => return answers(writes, reply),
+                        Err(error) if is_refused_for_its_data(&error) => describe(&error),
                         Err(error) => return Err(command_error(&error)),
                     }
                 }
@@ -79,50 +87,31 @@ fn rejected(write: &PageWrite, detail: String) -> PageWriteResult {
 }
 
 /// Parses the reply to a command: one result per statement.
-fn answers(writes: &[&PageWrite], reply: &Document) -> Result<Vec<PageWriteResult>, StoreError> {
-    if let Some(detail) = concern_error(reply) {
-        return Err(StoreError::Unknown {
-            kind: StoreErrorKind::WriteConcern,
-            detail,
-        });
-    }
+fn answers(writes: &[&PageWrite], reply: Document) -> Result<Vec<PageWriteResult>, StoreError> {
+    let reply = check_concern(reply)?;
     let done = |w: &&PageWrite| PageWriteResult::Done {
         count: w.count_after(),
     };
     let mut answers: Vec<PageWriteResult> = writes.iter().map(done).collect();
-    let index = |d: &Document| {
-        usize::try_from(d.get_i32("index").ok()?)
-            .ok()
-            .filter(|i| *i < writes.len())
-    };
-    let documents = |name: &str| -> Vec<Document> {
-        let list = reply.get_array(name).map(Vec::as_slice).unwrap_or_default();
-        list.iter()
-            .filter_map(|d| d.as_document().cloned())
-            .collect()
-    };
-    for upserted in documents("upserted") {
-        if let Some(i) = index(&upserted) {
+    let upserted = reply.get_array("upserted").into_iter().flatten();
+    for upserted in upserted.filter_map(Bson::as_document) {
+        let index = upserted.get_i32("index").ok();
+        let index = index.and_then(|i| usize::try_from(i).ok());
+        if let Some(i) = index.filter(|i| *i < writes.len()) {
             answers[i] = PageWriteResult::Done {
                 count: writes[i].rows.len() as u32,
             };
         }
     }
-    for error in documents("writeErrors") {
-        let detail = || text_of(&error, "");
-        let code = error.get_i32("code").unwrap_or_default();
-        let Some(i) = index(&error) else {
-            return Err(StoreError::Unknown {
-                kind: StoreErrorKind::Command,
-                detail: detail(),
-            });
+    for error in write_errors(&reply) {
+        let Some(i) = error.index.filter(|i| *i < writes.len()) else {
+            return Err(StoreError::unknown(StoreErrorKind::Command, error.text));
         };
-        answers[i] = match statement_error(code) {
+        let detail = error.detail();
+        answers[i] = match statement_error(error.code) {
             StatementError::Conflict => PageWriteResult::Conflict,
-            StatementError::Data => rejected(writes[i], format!("{} ({code})", detail())),
-            StatementError::Retryable => PageWriteResult::Unknown {
-                detail: format!("{} ({code})", detail()),
-            },
+            StatementError::Data => rejected(writes[i], detail),
+            StatementError::Retryable => PageWriteResult::Unknown { detail },
         };
     }
     Ok(answers)

@@ -12,24 +12,28 @@
 //! name is dropped, and the next load with `doubt` waits until the server has ended its statements.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use futures_util::TryStreamExt;
-use mongodb::bson::{Bson, DateTime, Document, RawDocument, doc};
+use mongodb::bson::{DateTime, Document, RawDocument, RawDocumentBuf, doc};
 use mongodb::error::Error;
 
 use crate::LoadedPage;
+use crate::mongo::connection::Connection;
+use crate::mongo::detected::Detected;
 use crate::mongo::document::{
-    MEASUREMENTS_PER_BATCH, int, majority_from_primary, measurements_of, summary_bytes, values,
+    MEASUREMENTS_PER_BATCH, int, is_set, measurements_of, page_of, storage_mode_of, summary_bytes,
+    summary_document, values,
 };
-use crate::mongo::error::{concern_error, text_of};
-use crate::mongo::names::BUCKETS;
+use crate::mongo::error::{concern_error, write_errors};
 use crate::mongo::pack::{GATE, SCHEMA_VERSION, SERIES};
 use crate::mongo::setup::DUPLICATE_KEY;
-use crate::mongo::write::time_series_writer::TimeSeriesWriter;
+use crate::mongo::write::fence::Fence;
 use crate::retention::Extent;
 use crate::summary_pages::{Chunk, PageState, Plan, Several, chunks, plan};
+use model::collections::BUCKETS;
 use model::summary::{PAGE_SUMMARY_BYTES_MAX, entry_bytes};
-use model::{BucketKey, FieldSummary, Number, RowFlags, Rows, summary};
+use model::{BucketKey, FieldSummary, RowFlags, Rows, StorageMode, summary};
 
 /// Attempts when concurrent writers change the bucket.
 const TRIES_MAX: usize = 20;
@@ -110,23 +114,16 @@ impl Total {
 
     /// The content of a page: its count, its summary, and the time range of the whole bucket.
     fn page(&self, count: u32, chunk: &Chunk) -> Document {
-        let num = |n: Number| match n {
-            Number::Int(v) => Bson::Int64(v),
-            Number::Double(v) => Bson::Double(v),
-        };
-        let field = |(name, s): &(String, FieldSummary)| {
-            let of = doc! { "min": num(s.min), "max": num(s.max), "sum": num(s.sum), "count": s.count as i32 };
-            (name.clone(), Bson::from(of))
-        };
         doc! {
             "count": count as i32,
             "first_ts": DateTime::from_millis(self.first_ts_ms),
             "last_ts": DateTime::from_millis(self.last_ts_ms),
-            "summary": chunk.iter().map(field).collect::<Document>(),
+            "summary": summary_document(chunk.iter().map(|(name, field)| (name, field))),
         }
     }
 }
 
+#[derive(Debug)]
 pub(crate) struct RecomputedSummary {
     /// Its pages, from page 0.
     pub pages: Vec<LoadedPage>,
@@ -134,141 +131,156 @@ pub(crate) struct RecomputedSummary {
     pub is_removed: bool,
 }
 
-/// Recomputes the summary if it does not count all measurements (`force`: in any case). If
-/// measurements that it counts were removed, nothing is changed (`force`: if all were).
-pub(crate) async fn recompute_summary(
-    series: &TimeSeriesWriter,
-    bucket: &BucketKey,
-    force: bool,
-) -> mongodb::error::Result<RecomputedSummary> {
-    let name = series.fence.named(bucket.clone());
-    for _ in 0..TRIES_MAX {
-        let pages = heads(series, bucket).await?;
-        let total = add_up(series, bucket, None).await?;
-        let counted = Extent::of(pages.iter().flatten().map(LoadedPage::extent));
-        let has_lost = counted.has_lost(pages.len(), total.extent());
-        if (has_lost && !force) || total.count == 0 {
-            // Or the bucket was converted, and its measurements were removed after that.
-            if heads(series, bucket).await? != pages {
-                continue;
-            }
-            name.over();
-            return Ok(RecomputedSummary {
-                pages: pages.into_iter().map_while(|page| page).collect(),
-                is_removed: has_lost,
-            });
-        }
-        let run = Run {
-            series,
-            bucket,
-            comment: name.name(),
-            pages: &pages,
-        };
-        if run.write(total, force).await? {
-            let pages = heads(series, bucket).await?;
-            name.over();
-            return Ok(RecomputedSummary {
-                pages: pages.into_iter().map_while(|page| page).collect(),
-                is_removed: false,
-            });
+/// Recomputes summaries in `sensor_buckets` from `sensor_readings`.
+#[derive(Debug, Clone)]
+pub(crate) struct SummaryRecompute {
+    connection: Connection,
+    detected: Arc<Detected>,
+    fence: Arc<Fence>,
+}
+
+impl SummaryRecompute {
+    pub(crate) fn new(
+        connection: Connection,
+        detected: Arc<Detected>,
+        fence: Arc<Fence>,
+    ) -> SummaryRecompute {
+        SummaryRecompute {
+            connection,
+            detected,
+            fence,
         }
     }
-    let text = format!(
-        "the summary of the bucket at {} changes faster than it can be recomputed",
-        bucket.start.0
-    );
-    Err(Error::custom(text))
+
+    /// Recomputes the summary of a bucket if it does not count all measurements (`force`: in any
+    /// case). If measurements that it counts were removed, nothing is changed (`force`: if all
+    /// were).
+    pub(crate) async fn recompute(
+        &self,
+        bucket: &BucketKey,
+        force: bool,
+    ) -> mongodb::error::Result<RecomputedSummary> {
+        let name = self.fence.named(bucket.clone());
+        for _ in 0..TRIES_MAX {
+            let pages = self.heads(bucket).await?;
+            let total = self.add_up(bucket, None).await?;
+            let counted = Extent::sum(pages.iter().flatten().map(LoadedPage::extent));
+            let has_lost = counted.has_lost(pages.len(), total.extent());
+            if (has_lost && !force) || total.count == 0 {
+                // Or the bucket was converted, and its measurements were removed after that.
+                if self.heads(bucket).await? != pages {
+                    continue;
+                }
+                name.over();
+                return Ok(RecomputedSummary {
+                    pages: pages.into_iter().map_while(|page| page).collect(),
+                    is_removed: has_lost,
+                });
+            }
+            let run = Run {
+                recompute: self,
+                bucket,
+                comment: name.name(),
+                pages: &pages,
+            };
+            if run.write(total, force).await? {
+                let pages = self.heads(bucket).await?;
+                name.over();
+                return Ok(RecomputedSummary {
+                    pages: pages.into_iter().map_while(|page| page).collect(),
+                    is_removed: false,
+                });
+            }
+        }
+        let text = format!(
+            "the summary of the bucket at {} changes faster than it can be recomputed",
+            bucket.start.0
+        );
+        Err(Error::custom(text))
+    }
+
+    /// The stored pages without their summaries. `None` for a missing page before another one: a
+    /// recomputation of a bucket without documents ended before its last step, or an operator
+    /// deleted the page.
+    async fn heads(&self, bucket: &BucketKey) -> mongodb::error::Result<Vec<Option<LoadedPage>>> {
+        let start = DateTime::from_millis(bucket.start.0);
+        let filter = doc! { "sensor_id": &*bucket.sensor_id, "bucket_start": start };
+        let projection = doc! {
+            "page": 1, "count": 1, "storage": 1, "has_overflow": 1, "first_ts": 1, "last_ts": 1,
+            "summary_bytes": summary_bytes(),
+        };
+        let buckets = self.connection.majority::<RawDocumentBuf>(BUCKETS);
+        let find = buckets
+            .find(filter)
+            .projection(projection)
+            .sort(doc! { "sensor_id": 1, "bucket_start": -1, "page": 1 });
+        let mut found = self.connection.in_time(async { find.await }).await?;
+        let mut pages: Vec<Option<LoadedPage>> = vec![];
+        while let Some(found) = self.connection.in_time(found.try_next()).await? {
+            if storage_mode_of(&found) == StorageMode::Bucket {
+                // Another instance writes with another store.mode. A load returns the bucket's mode,
+                // and writes continue in it.
+                let text = match pages.is_empty() {
+                    true => "the bucket is stored as pages, not as measurements",
+                    false => {
+                        "a time-series bucket also has pages with readings: run `hourbucket \
+                         reconcile --repair`"
+                    }
+                };
+                return Err(Error::custom(text));
+            }
+            let page = found.get("page").ok().flatten().and_then(int);
+            let missing = page.and_then(|n| usize::try_from(n).ok()?.checked_sub(pages.len()));
+            match missing {
+                Some(n @ 0..=GAP_MAX) => pages.extend((0..n).map(|_| None)),
+                _ => {
+                    let text = format!("a page of the bucket has number {page:?}");
+                    return Err(Error::custom(text));
+                }
+            }
+            pages.push(Some(page_of(&found)));
+        }
+        Ok(pages)
+    }
+
+    /// Adds up the measurements of a bucket: of the fields those whose names sort after `after`.
+    async fn add_up(
+        &self,
+        bucket: &BucketKey,
+        after: Option<String>,
+    ) -> mongodb::error::Result<Total> {
+        let to_ms = self.connection.span().end(bucket.start);
+        let filter = measurements_of(&[&bucket.sensor_id], bucket.start.0, to_ms);
+        let readings = self.detected.measurements(&self.connection);
+        let find = readings.find(filter).batch_size(MEASUREMENTS_PER_BATCH);
+        let mut cursor = self.connection.in_time(async { find.await }).await?;
+        let mut total = Total {
+            after,
+            ..Total::default()
+        };
+        let mut rows = Rows::default();
+        while let Some(document) = self.connection.in_time(cursor.try_next()).await? {
+            add_row(&mut rows, &document);
+            if let Some(tags) = document
+                .get_document("meta")
+                .ok()
+                .and_then(|m| m.get_document("tags").ok())
+                && !tags.is_empty()
+            {
+                total.tags = tags.try_into().unwrap_or_default();
+            }
+            if rows.len() >= ROWS_MAX || rows.fields().len() >= NAMES_MAX {
+                total.add(&std::mem::take(&mut rows));
+            }
+        }
+        total.add(&rows);
+        Ok(total)
+    }
 }
 
 fn id(bucket: &BucketKey, page: usize) -> Document {
     let start = DateTime::from_millis(bucket.start.0);
     doc! { "sensor_id": &*bucket.sensor_id, "bucket_start": start, "page": page as i32 }
-}
-
-/// The stored pages without their summaries. `None` for a missing page before another one: a
-/// recomputation of a bucket without documents ended before its last step, or an operator deleted
-/// the page.
-async fn heads(
-    series: &TimeSeriesWriter,
-    bucket: &BucketKey,
-) -> mongodb::error::Result<Vec<Option<LoadedPage>>> {
-    let start = DateTime::from_millis(bucket.start.0);
-    let filter = doc! { "sensor_id": &*bucket.sensor_id, "bucket_start": start };
-    let projection = doc! {
-        "page": 1, "count": 1, "storage": 1, "has_overflow": 1, "first_ts": 1, "last_ts": 1,
-        "summary_bytes": summary_bytes(),
-    };
-    let buckets = series.db.collection(BUCKETS);
-    let find = buckets
-        .find(filter)
-        .projection(projection)
-        .sort(doc! { "sensor_id": 1, "bucket_start": -1, "page": 1 });
-    let mut found = series
-        .in_time(async { majority_from_primary(find).await })
-        .await?;
-    let mut pages: Vec<Option<LoadedPage>> = vec![];
-    while let Some(found) = series.in_time(found.try_next()).await? {
-        let number = |name: &str| found.get(name).ok().flatten().and_then(int);
-        if !found.get_str("storage").is_ok_and(|s| s == SERIES) {
-            // Another instance writes with another store.mode. A load returns the bucket's mode,
-            // and writes continue in it.
-            let text = match pages.is_empty() {
-                true => "the bucket is stored as pages, not as measurements",
-                false => {
-                    "a time-series bucket also has pages with readings: run `hourbucket reconcile \
-                     --repair`"
-                }
-            };
-            return Err(Error::custom(text));
-        }
-        let missing =
-            number("page").and_then(|page| usize::try_from(page).ok()?.checked_sub(pages.len()));
-        match missing {
-            Some(n @ 0..=GAP_MAX) => pages.extend((0..n).map(|_| None)),
-            _ => {
-                return Err(Error::custom(format!(
-                    "a page of the bucket has number {:?}",
-                    number("page")
-                )));
-            }
-        }
-        pages.push(Some(crate::mongo::document::page_of(&found)));
-    }
-    Ok(pages)
-}
-
-async fn add_up(
-    series: &TimeSeriesWriter,
-    bucket: &BucketKey,
-    after: Option<String>,
-) -> mongodb::error::Result<Total> {
-    let from_ms = bucket.start.0;
-    let to_ms = series.options.span.end(bucket.start);
-    let filter = measurements_of(&[&bucket.sensor_id], from_ms, to_ms);
-    let readings = series.readings();
-    let find = readings.find(filter).batch_size(MEASUREMENTS_PER_BATCH);
-    let mut cursor = series.in_time(async { find.await }).await?;
-    let mut total = Total {
-        after,
-        ..Total::default()
-    };
-    let mut rows = Rows::default();
-    while let Some(document) = series.in_time(cursor.try_next()).await? {
-        add_row(&mut rows, &document);
-        if let Some(tags) = document
-            .get_document("meta")
-            .ok()
-            .and_then(|m| m.get_document("tags").ok())
-            && !tags.is_empty()
-        {
-            total.tags = tags.try_into().unwrap_or_default();
-        }
-        if rows.len() >= ROWS_MAX || rows.fields().len() >= NAMES_MAX {
-            total.add(&std::mem::take(&mut rows));
-        }
-    }
-    total.add(&rows);
-    Ok(total)
 }
 
 fn add_row(rows: &mut Rows, document: &RawDocument) {
@@ -281,7 +293,7 @@ fn add_row(rows: &mut Rows, document: &RawDocument) {
 
 /// One attempt, based on the pages as they were read.
 struct Run<'a> {
-    series: &'a TimeSeriesWriter,
+    recompute: &'a SummaryRecompute,
     bucket: &'a BucketKey,
     comment: &'a str,
     pages: &'a [Option<LoadedPage>],
@@ -422,7 +434,7 @@ impl Run<'_> {
             "schema_version": SCHEMA_VERSION,
             "sensor_id": &*self.bucket.sensor_id,
             "bucket_start": DateTime::from_millis(start.0),
-            "bucket_end": DateTime::from_millis(self.series.options.span.end(start)),
+            "bucket_end": DateTime::from_millis(self.recompute.connection.span().end(start)),
             "page": n as i32,
             "tags": &total.tags,
             "storage": SERIES,
@@ -449,7 +461,7 @@ impl Run<'_> {
             "sensor_id": &*self.bucket.sensor_id,
             "bucket_start": DateTime::from_millis(self.bucket.start.0),
             "count": i64::from(page.count),
-            "has_overflow": if sealed { Bson::Boolean(true) } else { Bson::from(doc! { "$ne": true }) },
+            "has_overflow": is_set(sealed),
             "storage": SERIES,
         };
         let update =
@@ -462,23 +474,17 @@ impl Run<'_> {
     /// that this is unknown.
     async fn run(&self, mut command: Document) -> mongodb::error::Result<bool> {
         command.insert("comment", self.comment);
-        command.insert("writeConcern", self.series.options.document());
-        let reply = self
-            .series
-            .in_time(async { self.series.db.run_command(command).await })
-            .await?;
+        let connection = &self.recompute.connection;
+        command.insert("writeConcern", connection.options().document());
+        let run = async { connection.db().run_command(command).await };
+        let reply = connection.in_time(run).await?;
         if let Some(error) = concern_error(&reply) {
             return Err(Error::custom(error));
         }
-        let first = reply
-            .get_array("writeErrors")
-            .ok()
-            .and_then(|e| e.first())
-            .and_then(|e| e.as_document());
-        match first {
+        match write_errors(&reply).next() {
             None => Ok(reply.get_i32("n").unwrap_or(0) > 0),
-            Some(error) if error.get_i32("code").is_ok_and(|c| c == DUPLICATE_KEY) => Ok(false),
-            Some(error) => Err(Error::custom(text_of(error, "refused"))),
+            Some(error) if error.code == DUPLICATE_KEY => Ok(false),
+            Some(error) => Err(Error::custom(error.text)),
         }
     }
 }
@@ -517,17 +523,11 @@ impl<'a> Fields<'a> {
         let Some(after) = self.after.take() else {
             return Ok(None);
         };
-        let total = add_up(self.of.series, self.of.bucket, Some(after)).await?;
+        let Run {
+            recompute, bucket, ..
+        } = self.of;
+        let total = recompute.add_up(bucket, Some(after)).await?;
         self.hold(total.fields, total.below.is_some());
         Ok(self.chunks.next())
-    }
-}
-
-impl std::fmt::Debug for RecomputedSummary {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("RecomputedSummary")
-            .field("pages", &self.pages.len())
-            .field("is_removed", &self.is_removed)
-            .finish()
     }
 }

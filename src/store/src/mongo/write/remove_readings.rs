@@ -5,52 +5,43 @@
 //! that is lost is done again. So they cost ingest no sync, and the pages are found in the state of
 //! the primary, which the guard refers to.
 
-use mongodb::bson::{Bson, DateTime, Document, RawDocumentBuf, doc};
-use mongodb::options::{Hint, ReadConcern, ReadPreference, SelectionCriteria};
+use mongodb::bson::{Bson, DateTime, Document, doc};
+use mongodb::options::{Hint, ReadConcern};
 
 use crate::StoreError;
-use crate::mongo::MongoStore;
-use crate::mongo::error::{all_applied, command_error};
-use crate::mongo::names::{BUCKETS, removal_key};
+use crate::mongo::connection::Connection;
+use crate::mongo::document::{from_primary, is_set};
+use crate::mongo::error::all_applied;
 use crate::mongo::pack::{GATE, SERIES};
 use crate::retention::RemovedReadings;
+use model::collections::BUCKETS;
 
-impl MongoStore {
+/// The index of `sensor_buckets` that finds the oldest pages with readings.
+pub(crate) const REMOVAL_INDEX: &str = "readings_removal";
+
+/// The keys of [`REMOVAL_INDEX`].
+pub(crate) fn removal_key() -> Document {
+    doc! { "storage": 1, "readings_removed": 1, "bucket_end": 1 }
+}
+
+/// Removes readings from the documents of `sensor_buckets`.
+#[derive(Debug, Clone)]
+pub(crate) struct ReadingsRemoval {
+    connection: Connection,
+}
+
+impl ReadingsRemoval {
+    pub(crate) fn new(connection: Connection) -> ReadingsRemoval {
+        ReadingsRemoval { connection }
+    }
+
     /// See [`crate::Store::remove_readings`].
-    pub(crate) async fn remove_old_readings(
+    pub(crate) async fn remove(
         &self,
         ended_before_ms: i64,
         pages_max: usize,
     ) -> Result<RemovedReadings, StoreError> {
-        let before = DateTime::from_millis(ended_before_ms);
-        let filter = doc! { "storage": Bson::Null, "readings_removed": Bson::Null, "bucket_end": { "$lt": before } };
-        let projection = doc! { "sensor_id": 1, "bucket_start": 1, "bucket_end": 1, "count": 1, "has_overflow": 1 };
-        let buckets = self.buckets.clone_with_type::<RawDocumentBuf>();
-        let found = self.limited(async move {
-            let find = buckets
-                .find(filter)
-                .projection(projection)
-                .sort(doc! { "bucket_end": 1 });
-            let find = find
-                .limit(pages_max.max(1) as i64)
-                .hint(Hint::Keys(removal_key()));
-            let primary = SelectionCriteria::ReadPreference(ReadPreference::Primary);
-            let mut cursor = find
-                .read_concern(ReadConcern::local())
-                .selection_criteria(primary)
-                .await?;
-            let mut found: Vec<Document> = vec![];
-            while cursor.advance().await? {
-                found.push(
-                    cursor
-                        .current()
-                        .try_into()
-                        .map_err(mongodb::error::Error::custom)?,
-                );
-            }
-            Ok(found)
-        });
-        let found = found.await?.map_err(|e| command_error(&e))?;
+        let found = self.find_oldest(ended_before_ms, pages_max.max(1)).await?;
         let oldest_end_ms = found
             .first()
             .and_then(|page| page.get_datetime("bucket_end").ok())
@@ -63,30 +54,50 @@ impl MongoStore {
         if !found.is_empty() && pages_max > 0 {
             let updates: Vec<Document> = found.iter().map(update).collect();
             let command = doc! { "update": BUCKETS, "updates": updates, "ordered": false, "writeConcern": { "w": 1 } };
-            let db = self.db.clone();
-            let reply = self
-                .limited(async move { db.run_command(command).await })
-                .await?;
-            let reply = all_applied(reply.map_err(|e| command_error(&e))?)?;
-            removed.pages = reply
-                .get_i32("n")
-                .ok()
-                .and_then(|n| u64::try_from(n).ok())
-                .unwrap_or(0);
+            removed.pages = all_applied(&self.connection.run(command).await?)?;
         }
         Ok(removed)
+    }
+
+    /// The oldest pages that have readings and ended before this time.
+    async fn find_oldest(
+        &self,
+        ended_before_ms: i64,
+        pages_max: usize,
+    ) -> Result<Vec<Document>, StoreError> {
+        let before = DateTime::from_millis(ended_before_ms);
+        let filter = doc! { "storage": Bson::Null, "readings_removed": Bson::Null, "bucket_end": { "$lt": before } };
+        let projection = doc! { "sensor_id": 1, "bucket_start": 1, "bucket_end": 1, "count": 1, "has_overflow": 1 };
+        let options = from_primary(ReadConcern::local());
+        let db = self.connection.db();
+        let buckets = db.collection_with_options::<Document>(BUCKETS, options);
+        let find = async move {
+            let find = buckets
+                .find(filter)
+                .projection(projection)
+                .sort(doc! { "bucket_end": 1 });
+            let mut cursor = find
+                .limit(pages_max as i64)
+                .hint(Hint::Keys(removal_key()))
+                .await?;
+            let mut found = vec![];
+            while cursor.advance().await? {
+                found.push(cursor.deserialize_current()?);
+            }
+            Ok(found)
+        };
+        self.connection.ask(find).await
     }
 }
 
 fn update(page: &Document) -> Document {
     let of_page = |name: &str| page.get(name).cloned().unwrap_or(Bson::Null);
-    let is_sealed = page.get_bool("has_overflow").unwrap_or(false);
     let filter = doc! {
         "_id": of_page("_id"),
         "sensor_id": of_page("sensor_id"),
         "bucket_start": of_page("bucket_start"),
         "count": of_page("count"),
-        "has_overflow": if is_sealed { Bson::Boolean(true) } else { Bson::from(doc! { "$ne": true }) },
+        "has_overflow": is_set(page.get_bool("has_overflow").unwrap_or(false)),
         "storage": { "$ne": SERIES },
         "readings_removed": { "$ne": true },
     };

@@ -8,7 +8,7 @@
 use std::time::Instant;
 
 use super::latest::{Parts, StatementResult, answers, command, fault, forbidden};
-use crate::mongo::MongoStore;
+use crate::mongo::connection::Connection;
 use crate::mongo::error::{command_error, describe};
 use crate::{BoxFuture, LatestWriteResult, StoreError, StoreErrorKind};
 use model::LatestUpdate;
@@ -17,9 +17,19 @@ use telemetry::metrics;
 /// A command has at most as many bytes as a document; the server adds 16 KiB for its own fields.
 const COMMAND_BYTES_MAX: usize = 16 << 20;
 
-impl MongoStore {
+/// Writes documents of `sensor_latest`.
+#[derive(Debug, Clone)]
+pub(crate) struct LatestWriter {
+    connection: Connection,
+}
+
+impl LatestWriter {
+    pub(crate) fn new(connection: Connection) -> LatestWriter {
+        LatestWriter { connection }
+    }
+
     /// See [`crate::Store::latest`].
-    pub async fn merge_latest(
+    pub(crate) async fn merge(
         &self,
         updates: &[LatestUpdate],
     ) -> Result<Vec<LatestWriteResult>, StoreError> {
@@ -72,11 +82,8 @@ impl MongoStore {
             if updates.is_empty() {
                 return Ok(vec![]);
             }
-            let command =
-                command(updates, parts, &self.options).map_err(|e| StoreError::NotApplied {
-                    kind: StoreErrorKind::Driver,
-                    detail: e.to_string(),
-                })?;
+            let command = command(updates, parts, self.connection.options())
+                .map_err(|e| StoreError::not_applied(StoreErrorKind::Driver, e.to_string()))?;
             let bytes = command.as_bytes().len();
             let refused = if bytes > COMMAND_BYTES_MAX {
                 let detail =
@@ -84,17 +91,14 @@ impl MongoStore {
                 StatementResult::TooLarge { detail }
             } else {
                 let begun = Instant::now();
-                let db = self.db.clone();
-                let result = self
-                    .limited(async move { db.run_raw_command(command).await })
-                    .await;
+                let result = self.connection.run_raw(command).await;
                 metrics::store_command(
                     "latest",
                     updates.len() as u64,
                     begun.elapsed().as_secs_f64(),
                 );
                 match result? {
-                    Ok(reply) => return answers(updates.len(), &reply),
+                    Ok(reply) => return answers(updates.len(), reply),
                     Err(error) if forbidden(&error) => {
                         let detail = describe(&error);
                         return Ok(vec![StatementResult::Rejected { detail }; updates.len()]);

@@ -20,17 +20,22 @@
 //!
 //! If a second instance writes the same sensor, delivery is only at least once, as documented.
 
+use std::sync::Arc;
 use std::time::Instant;
 
-use mongodb::bson::{Document, RawDocumentBuf};
+use mongodb::bson::RawDocumentBuf;
 
-use crate::mongo::MongoStore;
 use crate::mongo::bson::Writer;
-use crate::mongo::error::{StatementError, command_error, concern_error, statement_error, text_of};
-use crate::mongo::limited::in_part;
-use crate::mongo::names::READINGS;
+use crate::mongo::connection::{Connection, in_part};
+use crate::mongo::error::{
+    StatementError, WriteError, check_concern, command_error, statement_error, write_errors,
+};
 use crate::mongo::pack::{self, CommandOptions};
-use crate::{BoxFuture, PageWriteResult, StoreError, StoreErrorKind};
+use crate::mongo::write::command_size::CommandSize;
+use crate::mongo::write::fence::Fence;
+use crate::mongo::write::pages::PageWriter;
+use crate::{PageWriteResult, StoreError, StoreErrorKind};
+use model::collections::READINGS;
 use model::rows::Row;
 use model::{PageKind, PageWrite};
 use telemetry::metrics;
@@ -38,23 +43,43 @@ use telemetry::metrics;
 /// Maximum bytes per command, below the 16 MiB limit of a raw command.
 const COMMAND_BYTES_MAX: usize = 12 << 20;
 
-impl MongoStore {
+/// Inserts measurements into `sensor_readings`, and writes their summaries with a [`PageWriter`].
+#[derive(Debug, Clone)]
+pub(crate) struct SeriesWriter {
+    connection: Connection,
+    summaries: PageWriter,
+    fence: Arc<Fence>,
+    command_size: Arc<CommandSize>,
+}
+
+impl SeriesWriter {
+    pub(crate) fn new(
+        connection: Connection,
+        summaries: PageWriter,
+        fence: Arc<Fence>,
+    ) -> SeriesWriter {
+        let command_size = CommandSize::new(connection.timeout());
+        SeriesWriter {
+            connection,
+            summaries,
+            fence,
+            command_size: Arc::new(command_size),
+        }
+    }
+
     /// Stores measurements and summaries. Once a measurement may be stored, every later failure is
     /// `Unknown`, and a load determines the outcome.
-    pub(crate) fn write_series<'a>(
-        &'a self,
-        writes: &'a [PageWrite],
-    ) -> BoxFuture<'a, Result<Vec<PageWriteResult>, StoreError>> {
-        Box::pin(async move {
-            let name = self.series.fence.name();
-            let result = self.measurements_and_summaries(writes, &name).await;
-            if matches!(result, Err(StoreError::Unknown { .. })) {
-                self.series
-                    .fence
-                    .gave_up(name, writes.iter().map(PageWrite::bucket));
-            }
-            result
-        })
+    pub(crate) async fn write(
+        &self,
+        writes: &[PageWrite],
+    ) -> Result<Vec<PageWriteResult>, StoreError> {
+        let name = self.fence.name();
+        let result = self.measurements_and_summaries(writes, &name).await;
+        if matches!(result, Err(StoreError::Unknown { .. })) {
+            let buckets = writes.iter().map(PageWrite::bucket);
+            self.fence.gave_up(name, buckets);
+        }
+        result
     }
 
     async fn measurements_and_summaries(
@@ -62,7 +87,7 @@ impl MongoStore {
         writes: &[PageWrite],
         name: &str,
     ) -> Result<Vec<PageWriteResult>, StoreError> {
-        let refused = self.measurements(writes, name).await?;
+        let refused = self.insert_measurements(writes, name).await?;
         let kept: Vec<usize> = (0..writes.len())
             .filter(|i| refused[*i].is_none())
             .collect();
@@ -81,6 +106,7 @@ impl MongoStore {
             }
             let statements: Vec<&PageWrite> = some.iter().map(|i| &writes[*i]).collect();
             let written = self
+                .summaries
                 .write_kind(&statements, Some(name))
                 .await
                 .map_err(in_part)?;
@@ -101,7 +127,7 @@ impl MongoStore {
     /// with a measurement that the server rejects, and those with one that may or may not be
     /// stored. A rejected statement is reported as a whole, so measurements of it that were stored
     /// nevertheless are stored twice. No input that the decoders accept is known to be rejected.
-    async fn measurements(
+    async fn insert_measurements(
         &self,
         writes: &[PageWrite],
         name: &str,
@@ -109,44 +135,27 @@ impl MongoStore {
         let mut packer = Packer::new(writes);
         let mut refused = vec![None; writes.len()];
         let mut begun_at = None;
-        let size = &self.series.command_size;
-        while let Some(command) = packer.next(&self.options, name, size.measurements_max()) {
-            let command = command.map_err(|e| StoreError::NotApplied {
-                kind: StoreErrorKind::Driver,
-                detail: e.to_string(),
-            })?;
-            let db = self.db.clone();
+        let size = &self.command_size;
+        let options = self.connection.options();
+        while let Some(command) = packer.next(options, name, size.measurements_max()) {
+            let command = command
+                .map_err(|e| StoreError::not_applied(StoreErrorKind::Driver, e.to_string()))?;
             let begun = Instant::now();
-            let result = self
-                .limited(async move { db.run_raw_command(command).await })
-                .await;
+            let result = self.connection.run_raw(command).await;
             let took = begun.elapsed();
-            let sent = packer.last.len();
-            size.note(sent, took, matches!(result, Ok(Ok(_))));
+            size.note(packer.last.len(), took, matches!(result, Ok(Ok(_))));
             metrics::store_command(
                 "measurement",
                 packer.statements(begun_at),
                 took.as_secs_f64(),
             );
-            let reply = match (result, begun_at) {
-                (Ok(Ok(reply)), _) => reply,
-                (Ok(Err(e)), None) => return Err(command_error(&e)),
-                (Ok(Err(e)), Some(_)) => return Err(in_part(command_error(&e))),
-                (Err(e), _) => return Err(e),
-            };
-            if let Some(detail) = concern_error(&reply) {
-                return Err(StoreError::Unknown {
-                    kind: StoreErrorKind::WriteConcern,
-                    detail,
-                });
-            }
+            let reply = result?.map_err(|error| match begun_at {
+                None => command_error(&error),
+                Some(_) => in_part(command_error(&error)),
+            })?;
             // One error at most: the server does not execute what follows it.
-            let error = reply
-                .get_array("writeErrors")
-                .ok()
-                .and_then(|errors| errors.first()?.as_document());
-            if let Some(error) = error {
-                packer.failed(error, &mut refused)?;
+            if let Some(error) = write_errors(&check_concern(reply)?).next() {
+                packer.failed(&error, &mut refused)?;
             }
             begun_at = Some(packer.at);
         }
@@ -263,24 +272,15 @@ impl<'a> Packer<'a> {
     /// the last command, which were not executed, as unknown.
     fn failed(
         &self,
-        error: &Document,
+        error: &WriteError,
         refused: &mut [Option<PageWriteResult>],
     ) -> Result<(), StoreError> {
-        let code = error.get_i32("code").unwrap_or_default();
-        let detail = format!("{} ({code})", text_of(error, ""));
-        let index = error
-            .get_i32("index")
-            .ok()
-            .and_then(|i| usize::try_from(i).ok())
-            .filter(|i| *i < self.last.len());
-        let Some(index) = index else {
-            return Err(StoreError::Unknown {
-                kind: StoreErrorKind::Command,
-                detail,
-            });
+        let detail = error.detail();
+        let Some(index) = error.index.filter(|i| *i < self.last.len()) else {
+            return Err(StoreError::unknown(StoreErrorKind::Command, detail));
         };
         let write = self.last[index];
-        if statement_error(code) == StatementError::Data {
+        if statement_error(error.code) == StatementError::Data {
             refused[write] = Some(PageWriteResult::Rejected {
                 detail: detail.clone(),
             });
@@ -296,8 +296,6 @@ impl<'a> Packer<'a> {
 
 #[cfg(test)]
 mod tests {
-    use mongodb::bson::doc;
-
     use super::*;
     use crate::mongo::pack::WriteConcern;
     use model::{BucketStart, Reading, Rows, Span, StorageMode, Value, summary::summarise};
@@ -337,8 +335,12 @@ mod tests {
         let writes = [write(300), write(300), write(300), write(300)];
         let mut packer = Packer::new(&writes);
         packer.next(&options, "name", 900).unwrap().unwrap();
-        let after = |index: i32, code: i32| {
-            let error = doc! { "index": index, "code": code, "errmsg": "no" };
+        let after = |index: usize, code: i32| {
+            let error = WriteError {
+                index: Some(index),
+                code,
+                text: "no".to_owned(),
+            };
             let mut refused = vec![None; writes.len()];
             packer.failed(&error, &mut refused).map(|()| refused)
         };
