@@ -14,7 +14,7 @@ use crate::support::seed::{HOUR, SPAN, START, Seed, page, readings, sent, series
 use crate::support::stored::{self, Stored};
 use model::StorageMode;
 use mongodb::bson::doc;
-use store::maintain::{Converted, MaintainError, Selection, Step};
+use store::maintain::{Converted, MaintainError, PageSize, Selection, Step};
 use store::mongo::{ConvertOptions, Hook};
 
 /// Three buckets: two of one page, and one of three.
@@ -45,7 +45,10 @@ fn options(into: StorageMode, hook: Option<Hook>) -> ConvertOptions {
         },
         ended_before_ms: START + 2 * HOUR,
         into,
-        page: (1000, 1 << 20),
+        page: PageSize {
+            readings_max: 1000,
+            bytes_max: 1 << 20,
+        },
         drop_leftovers: false,
         hook,
     }

@@ -11,7 +11,7 @@ use futures_util::TryStreamExt;
 use model::StorageMode;
 use mongodb::bson::{Bson, DateTime, Document, doc};
 use store::PageWriteResult;
-use store::maintain::Selection;
+use store::maintain::{PageSize, Selection};
 use store::mongo::{ConvertOptions, ReconcileOptions};
 
 use super::overflow::{
@@ -19,6 +19,10 @@ use super::overflow::{
 };
 
 const HOUR: i64 = 3_600_000;
+const PAGE: PageSize = PageSize {
+    readings_max: 1000,
+    bytes_max: 1 << 20,
+};
 
 /// The filter for page `n` of the sensor `wide`.
 fn page_of(n: i32) -> Document {
@@ -268,22 +272,21 @@ async fn reconcile_and_convert_know_the_pages_of_a_time_series_bucket() {
         to_ms: START.0 + HOUR,
         sensors: vec![],
     };
-    let reconcile = |repair| ReconcileOptions {
-        selection: selection.clone(),
-        repair,
-        drop_duplicates: false,
-        ignore_duplicates: false,
-        leftovers: true,
-        now_ms: START.0,
-        settled_before_ms: 0,
-        listed_max: 10,
-        page: (1000, 1 << 20),
+    let reconcile = async |repair| {
+        let options = ReconcileOptions {
+            selection: selection.clone(),
+            repair,
+            drop_duplicates: false,
+            ignore_duplicates: false,
+            leftovers: true,
+            now_ms: START.0,
+            settled_before_ms: 0,
+            listed_max: 10,
+            page: PAGE,
+        };
+        store.maintenance().reconcile(&options).await.unwrap()
     };
-    let report = store
-        .maintenance()
-        .reconcile(&reconcile(false))
-        .await
-        .unwrap();
+    let report = reconcile(false).await;
     assert_eq!(
         (
             report.buckets,
@@ -298,25 +301,13 @@ async fn reconcile_and_convert_know_the_pages_of_a_time_series_bucket() {
         .update_one(page_of(1), doc! { "$inc": { "summary.n.sum": 1 } })
         .await
         .unwrap();
-    let report = store
-        .maintenance()
-        .reconcile(&reconcile(false))
-        .await
-        .unwrap();
+    let report = reconcile(false).await;
     assert_eq!(report.differences, 1, "{report:?}");
-    let report = store
-        .maintenance()
-        .reconcile(&reconcile(true))
-        .await
-        .unwrap();
+    let report = reconcile(true).await;
     assert_eq!((report.differences, report.repaired), (1, 1), "{report:?}");
     stored::exactly_once(&stored::readings(&uri, db.name()), sent("wide", 0..100));
     buckets.delete_one(page_of(1)).await.unwrap();
-    let report = store
-        .maintenance()
-        .reconcile(&reconcile(true))
-        .await
-        .unwrap();
+    let report = reconcile(true).await;
     assert!(report.is_equal() && report.repaired > 0, "{report:?}");
     stored::exactly_once(&stored::readings(&uri, db.name()), sent("wide", 0..100));
     for (into, forms) in [(StorageMode::Bucket, 0), (StorageMode::TimeSeries, 1)] {
@@ -324,7 +315,7 @@ async fn reconcile_and_convert_know_the_pages_of_a_time_series_bucket() {
             selection: selection.clone(),
             ended_before_ms: START.0 + HOUR,
             into,
-            page: (1000, 1 << 20),
+            page: PAGE,
             drop_leftovers: true,
             hook: None,
         };
@@ -348,11 +339,7 @@ async fn reconcile_and_convert_know_the_pages_of_a_time_series_bucket() {
                     .iter()
                     .all(|page| page.contains_key("storage") == (forms == 1))
         );
-        let report = store
-            .maintenance()
-            .reconcile(&reconcile(false))
-            .await
-            .unwrap();
+        let report = reconcile(false).await;
         assert_eq!(report.differences, 0, "{report:?}");
     }
 }

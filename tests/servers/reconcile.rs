@@ -11,7 +11,7 @@ use crate::support::seed::{HOUR, SPAN, START, Seed, page, readings, run, sent, s
 use crate::support::stored;
 use mongodb::bson::{DateTime, Document, doc};
 use serde_json::Value;
-use store::maintain::{Reconciled, Selection};
+use store::maintain::{PageSize, Reconciled, Selection};
 use store::mongo::{MongoStore, ReconcileOptions};
 
 /// Sensor, page and kind of every entry of a JSON report.
@@ -460,7 +460,10 @@ pub(super) async fn reconcile(
         leftovers: true,
         now_ms,
         settled_before_ms: now_ms - HOUR,
-        page: (1000, 1 << 20),
+        page: PageSize {
+            readings_max: 1000,
+            bytes_max: 1 << 20,
+        },
         listed_max: 1000,
     };
     store.maintenance().reconcile(&options).await.unwrap()

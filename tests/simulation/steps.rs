@@ -40,8 +40,9 @@ use pipeline::accumulate::state::{Job, JobResult, RejectedRows, Shard, ShardSett
 use pipeline::flush::backoff::Backoff;
 use pipeline::flush::due::DuePolicy;
 use pipeline::route::row_refs;
+use store::maintain::convert::Conversion;
 use store::{PageWriteResult, StoreError, StoreErrorKind};
-use testkit::memory_store::{Conversion, Pages};
+use testkit::memory_store::Pages;
 
 use super::{HOUR, Identities, Identity, again, identities, identity, key};
 

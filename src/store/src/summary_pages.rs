@@ -81,7 +81,7 @@ pub enum Several {
 const SHARE: u32 = 16;
 
 impl Several {
-    fn of(pages: &[PageState], total: u32) -> Several {
+    fn distribute(pages: &[PageState], total: u32) -> Several {
         let counted: u64 = pages.iter().map(|page| u64::from(page.count)).sum();
         let mut rest = total;
         let less = |page: &PageState| {
@@ -131,7 +131,7 @@ pub fn plan(pages: &[PageState], total: u32, fits: bool, force: bool) -> Plan {
             seal: total < page.count,
         },
         [page] if fits && total <= page.count => Plan::One { seal: true },
-        _ => Plan::Several(Several::of(pages, total)),
+        _ => Plan::Several(Several::distribute(pages, total)),
     }
 }
 

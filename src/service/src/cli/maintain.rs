@@ -10,9 +10,18 @@ use super::output::{maintenance_failed, print_line};
 use config::Config;
 use model::{Clock, DAY_MS, StorageMode, SystemClock, Zone};
 use store::maintain::{
-    Converted, MaintainError, Progress, Reconciled, Selection, moment, report, settled_ms, time,
+    Converted, MaintainError, PageSize, Progress, Reconciled, Selection, moment, report,
+    settled_ms, time,
 };
 use store::mongo::{ConvertOptions, DaysChecked, MongoStore, ReconcileOptions, alone};
+
+/// The size of new pages.
+fn page_size(config: &Config) -> PageSize {
+    PageSize {
+        readings_max: config.bucket.max_readings,
+        bytes_max: config.bucket.max_bytes,
+    }
+}
 
 /// Interval between progress lines without a terminal.
 const PROGRESS_EVERY: Duration = Duration::from_secs(10);
@@ -107,7 +116,7 @@ pub(crate) async fn reconcile(
         leftovers: true,
         now_ms,
         settled_before_ms: now_ms - settled_ms(span),
-        page: (config.bucket.max_readings, config.bucket.max_bytes),
+        page: page_size(config),
         listed_max: arguments.list,
     };
     let checked = async {
@@ -233,7 +242,7 @@ pub(crate) async fn convert(config: &Config, store: MongoStore, arguments: Conve
         } else {
             StorageMode::Bucket
         },
-        page: (config.bucket.max_readings, config.bucket.max_bytes),
+        page: page_size(config),
         drop_leftovers: arguments.drop_leftovers,
         hook: None,
     };
@@ -292,7 +301,7 @@ async fn check(
         leftovers: false,
         now_ms,
         settled_before_ms: now_ms,
-        page: (config.bucket.max_readings, config.bucket.max_bytes),
+        page: page_size(config),
         listed_max: 100,
     };
     store.maintenance().reconcile(&options).await

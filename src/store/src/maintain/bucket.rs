@@ -76,7 +76,7 @@ impl StoredBucket {
 
     /// Pages with readings next to a document in time-series mode, or readings in such a document.
     /// Written by a process that still expected bucket mode.
-    pub fn strays(&self) -> impl Iterator<Item = &StoredPage> {
+    pub(crate) fn strays(&self) -> impl Iterator<Item = &StoredPage> {
         let mixed = self.storage_mode() == StorageMode::TimeSeries;
         self.pages.iter().filter(move |p| {
             mixed
@@ -114,7 +114,7 @@ impl StoredBucket {
     /// fewer are stored than counted, and the last one or the extreme of a field is not. After
     /// anything else that makes a document count too many, these are stored, or stray pages have
     /// them.
-    pub fn has_lost_measurements(&self) -> bool {
+    pub(crate) fn has_lost_measurements(&self) -> bool {
         let (Some(stored), Some(measured)) = (self.merged(), &self.measured) else {
             return false;
         };
@@ -122,7 +122,7 @@ impl StoredBucket {
         if counted == 0 || self.strays().next().is_some() {
             return false;
         }
-        let left = Recomputed::of([&measured.rows]);
+        let left = Recomputed::from_rows([&measured.rows]);
         // A page that counts nothing has no meaningful time.
         let pages = self.pages.iter().filter(|page| page.counted::<u64>() > 0);
         let first_ts_ms = pages.filter_map(|page| page.first_ts_ms).min();
@@ -150,7 +150,7 @@ impl StoredBucket {
     /// How many pages a writer that has loaded the bucket may expect: those that exist, and the one
     /// after a sealed last page. A conversion leaves at least as many, so each statement of such a
     /// writer meets a page, and conflicts.
-    pub fn expected_pages(&self) -> usize {
+    pub(crate) fn expected_pages(&self) -> usize {
         self.pages
             .last()
             .map_or(0, |last| last.page as usize + 1 + usize::from(last.sealed))
@@ -167,7 +167,7 @@ impl StoredBucket {
 
 /// The recomputed count, times and summary of readings.
 #[derive(Debug, Clone, Default)]
-pub struct Recomputed {
+pub(crate) struct Recomputed {
     /// Number of readings.
     pub count: u64,
     /// Earliest time in milliseconds since 1970; meaningless without readings.
@@ -181,7 +181,7 @@ pub struct Recomputed {
 
 impl Recomputed {
     /// Adds up all rows, in their order.
-    pub fn of<'a>(all: impl IntoIterator<Item = &'a Rows>) -> Recomputed {
+    pub(crate) fn from_rows<'a>(all: impl IntoIterator<Item = &'a Rows>) -> Recomputed {
         let mut recomputed = Recomputed::default();
         for rows in all.into_iter().filter(|r| !r.is_empty()) {
             recomputed.add(rows);

@@ -1,13 +1,16 @@
 //! Checks, repairs and converts stored data; this half needs no database. [`bucket`] models a
-//! stored bucket, [`mod@audit`] finds its faults, [`report`] prints the findings. The other half,
+//! stored bucket, [`mod@audit`] finds its faults, [`report`] prints the findings, [`convert`] plans
+//! the conversion of a bucket. The other half,
 //! `store::mongo::{reconcile, convert}`, reads and writes. Pure.
 
 pub mod audit;
 pub mod bucket;
+pub mod convert;
 pub mod hour;
 pub mod report;
 
-pub use audit::{Finding, Kind, audit};
+pub(crate) use audit::audit;
+pub use audit::{Finding, Kind};
 pub use bucket::{BucketMeasurements, StoredBucket, StoredPage};
 pub use hour::Hour;
 pub use report::{Entry, Reconciled, RepairOutcome};
@@ -25,6 +28,15 @@ pub struct Selection {
     pub to_ms: i64,
     /// Only these sensors; empty: all.
     pub sensors: Vec<String>,
+}
+
+/// The size of a new page: `bucket.max_readings` and `bucket.max_bytes`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PageSize {
+    /// Maximum readings.
+    pub readings_max: u32,
+    /// Maximum bytes of the readings.
+    pub bytes_max: u64,
 }
 
 /// Why a maintenance command ended early.
@@ -51,7 +63,7 @@ pub enum MaintainError {
 pub enum Step {
     /// The bucket was read and is valid.
     Read,
-    /// A part of the readings was copied.
+    /// Some readings were copied, by one insert.
     PartCopied,
     /// All readings were copied.
     Copied,
@@ -109,11 +121,11 @@ impl Converted {
 /// How often each reading occurs in `rows`. Equal ones are counted, not merged, since readings
 /// without a time of their own may be equal (docs/design.md, section 2).
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct ReadingCounts(HashMap<ReadingKey, u32>);
+pub(crate) struct ReadingCounts(HashMap<ReadingKey, u32>);
 
 impl ReadingCounts {
     /// Counts all rows.
-    pub fn of<'a>(rows: impl IntoIterator<Item = &'a Rows>) -> ReadingCounts {
+    pub(crate) fn from_rows<'a>(rows: impl IntoIterator<Item = &'a Rows>) -> ReadingCounts {
         let mut tally = ReadingCounts::default();
         for row in rows.into_iter().flat_map(Rows::iter) {
             *tally.0.entry(row.key()).or_default() += 1;
@@ -122,7 +134,7 @@ impl ReadingCounts {
     }
 
     /// Removes one occurrence; returns `false` if there is none.
-    pub fn take(&mut self, key: &ReadingKey) -> bool {
+    pub(crate) fn take(&mut self, key: &ReadingKey) -> bool {
         match self.0.get_mut(key) {
             Some(n) if *n > 0 => {
                 *n -= 1;
@@ -133,12 +145,12 @@ impl ReadingCounts {
     }
 
     /// Whether there is at least one occurrence.
-    pub fn holds(&self, key: &ReadingKey) -> bool {
+    pub(crate) fn holds(&self, key: &ReadingKey) -> bool {
         self.0.get(key).is_some_and(|n| *n > 0)
     }
 
     /// The number of remaining occurrences.
-    pub fn total(&self) -> u64 {
+    pub(crate) fn total(&self) -> u64 {
         self.0.values().map(|n| u64::from(*n)).sum()
     }
 }

@@ -17,7 +17,6 @@ mod recompute_summary;
 mod remove_readings;
 
 pub use check::{BrokenInvariant, InvalidPage, same_sum};
-pub use convert_bucket::{Conclusion, Conversion};
 pub use judge::{Judge, Verdict};
 pub use pages::{Days, Page, Pages};
 

@@ -191,7 +191,7 @@ fn pages(bucket: &StoredBucket) -> Vec<Finding> {
     for page in &bucket.pages {
         // The summary is all that is left of removed readings.
         if !page.readings_removed {
-            let recomputed = Recomputed::of([&page.rows]);
+            let recomputed = Recomputed::from_rows([&page.rows]);
             found.extend(differences(page, &recomputed, u64::from(page.unreadable)));
         }
         let n = (page.rows.len() - without_duplicates(&page.rows, &mut seen).len()) as u64;
@@ -244,7 +244,7 @@ fn time_series(bucket: &StoredBucket) -> Vec<Finding> {
     }
     let mut found = differences(
         &head,
-        &Recomputed::of([&measured.rows]),
+        &Recomputed::from_rows([&measured.rows]),
         u64::from(measured.unreadable),
     );
     let mut series = bucket

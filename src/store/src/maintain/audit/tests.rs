@@ -26,7 +26,7 @@ fn rows(readings: &[(i64, V)]) -> Rows {
 /// A page whose document matches its readings.
 fn page(n: u32, sealed: bool, readings: &[(i64, V)]) -> StoredPage {
     let rows = rows(readings);
-    let recomputed = Recomputed::of([&rows]);
+    let recomputed = Recomputed::from_rows([&rows]);
     StoredPage {
         page: n,
         storage_mode: StorageMode::Bucket,

@@ -6,8 +6,8 @@
 //! reader returns them. So the mode changes atomically, and every reading can be read exactly once
 //! before, during and after the change.
 //!
-//! Pages to measurements, each bucket separately ([`super::convert_bucket`]; [`AT_ONCE`] buckets
-//! concurrently, all in memory):
+//! Pages to measurements, each bucket separately ([`crate::maintain::convert`] says the steps,
+//! [`super::convert_bucket`] executes them; [`AT_ONCE`] buckets concurrently, all in memory):
 //! 1. Read the bucket (majority). A bucket that differs from its readings is left for `reconcile`.
 //! 2. Insert the readings that are not among its measurements yet. Equal ones are counted, so a
 //!    second run adds only what the first run did not insert.
@@ -47,6 +47,10 @@
 //! - It inserts measurements for a bucket that consists of pages now, before its document write
 //!   conflicts. The measurements are leftovers; the service writes their readings to pages.
 //!
+//! With a `store.write_concern` below majority, a write may not be readable yet. A copy that is not
+//! is made again. Leftovers are not removed before the pages are readable; `convert` removes them
+//! with those of earlier runs, at its end or in the next run.
+//!
 //! A *stray* page next to a document in time-series mode comes from a version that left fewer
 //! pages. Its readings are stored once, in this page only. They are folded in, under the guards of
 //! document and page, by the next run and by `reconcile --repair`.
@@ -67,12 +71,12 @@ use futures_util::TryStreamExt;
 use futures_util::future::join_all;
 use mongodb::bson::{RawDocumentBuf, doc};
 
-use crate::maintain::{
-    Converted, MaintainError, Progress, ReadingCounts, Selection, Step, StoredBucket,
+use crate::maintain::convert::{
+    Conclusion, Conversion, ConversionSettings, LeftoverRemoval, Leftovers, count_held,
 };
-use crate::mongo::error::command_code;
+use crate::maintain::{Converted, MaintainError, PageSize, Progress, Selection, Step};
 use crate::mongo::maintenance::Maintenance;
-use crate::mongo::maintenance::convert_bucket::Attempt;
+use crate::mongo::maintenance::convert_bucket::one_attempt;
 use crate::mongo::pack::SERIES;
 use crate::mongo::read::bucket_reader::{
     Collections, MeasurementsFound, failed, find_measurements, key_of, measured_in, selected,
@@ -101,23 +105,13 @@ pub struct ConvertOptions {
     pub ended_before_ms: i64,
     /// The storage mode to convert to.
     pub into: StorageMode,
-    /// `bucket.max_readings` and `bucket.max_bytes`, for new pages.
-    pub page: (u32, u64),
+    /// For new pages.
+    pub page: PageSize,
     /// Remove leftovers by whole sensors if the server cannot delete single ones. No instance may
     /// write in time-series mode.
     pub drop_leftovers: bool,
     /// For tests.
     pub hook: Option<Hook>,
-}
-
-/// The outcome of removing the measurements of a bucket that consists of pages now.
-enum Removal {
-    Nothing,
-    Removed(u64),
-    /// The server deletes only whole series.
-    Refused,
-    /// They must be kept, and why.
-    Kept(String),
 }
 
 struct Run<'a> {
@@ -251,24 +245,18 @@ impl Run<'_> {
 
     /// Converts some buckets concurrently. Completes all of them, then returns the first error.
     async fn buckets(&mut self, keys: Vec<BucketKey>) -> Result<(), MaintainError> {
-        let attempts = join_all(keys.iter().map(|key| self.bucket(key))).await;
+        let conversions = keys.iter().map(|key| {
+            let conversion = Conversion::new(key.clone(), self.settings());
+            self.convert(conversion)
+        });
+        let conclusions = join_all(conversions).await;
         let mut first = Ok(());
-        for (key, attempt) in keys.into_iter().zip(attempts) {
+        for (key, conclusion) in keys.into_iter().zip(conclusions) {
             self.at.buckets += 1;
             // Stray pages, and buckets that became due meanwhile, were not counted.
             self.at.buckets_total = self.at.buckets_total.max(self.at.buckets);
-            match attempt {
-                Ok((Attempt::Done(readings), removal)) => {
-                    self.done.buckets += 1;
-                    self.done.readings += readings;
-                    self.removed(key, removal);
-                }
-                Ok((Attempt::Nothing, _)) => {}
-                Ok((Attempt::Again, _)) => self.done.skip(
-                    key,
-                    "other writers kept changing it: try again later".into(),
-                ),
-                Ok((Attempt::Skip(why), _)) => self.done.skip(key, why),
+            match conclusion {
+                Ok(conclusion) => self.note(key, conclusion),
                 Err(error) => first = first.and(Err(error)),
             }
         }
@@ -276,67 +264,41 @@ impl Run<'_> {
         first
     }
 
-    /// Converts one bucket; gives up after [`TRIES`] conflicts with other writers.
-    async fn bucket(&self, key: &BucketKey) -> Result<(Attempt, Removal), MaintainError> {
+    fn settings(&self) -> ConversionSettings {
+        ConversionSettings {
+            tries_max: TRIES,
+            leftovers: match self.deletes_by_time {
+                true => LeftoverRemoval::Remove,
+                false => LeftoverRemoval::Leave,
+            },
+            ..one_attempt(self.options.into, self.options.page)
+        }
+    }
+
+    async fn convert(&self, conversion: Conversion) -> Result<Conclusion, MaintainError> {
         let on_step = |step, key: &BucketKey| self.on_step(step, key);
-        for _ in 0..TRIES {
-            let attempt = match self.options.into {
-                StorageMode::TimeSeries => self.all.move_to_series(key, &on_step).await?,
-                StorageMode::Bucket => {
-                    self.all
-                        .move_to_pages(key, self.options.page, false, &on_step)
-                        .await?
-                }
-            };
-            match attempt {
-                Attempt::Again => {}
-                Attempt::Done(_) if self.options.into == StorageMode::Bucket => {
-                    return Ok((attempt, self.remove(key).await?));
-                }
-                attempt => return Ok((attempt, Removal::Nothing)),
+        self.all.convert(conversion, &on_step).await
+    }
+
+    fn note(&mut self, key: BucketKey, conclusion: Conclusion) {
+        let outcome = match conclusion {
+            Conclusion::Done(outcome) => outcome,
+            Conclusion::Collided => {
+                let why = "other writers kept changing it: try again later";
+                return self.done.skip(key, why.into());
             }
-        }
-        Ok((Attempt::Again, Removal::Nothing))
-    }
-
-    fn removed(&mut self, key: BucketKey, removal: Removal) {
-        match removal {
-            Removal::Nothing => {}
-            Removal::Removed(n) => self.done.removed += n,
-            Removal::Refused => self.deletes_by_time = false,
-            Removal::Kept(why) => self.done.skip(key, why),
-        }
-    }
-
-    /// Removes the measurements of a bucket of pages, if its pages hold them all and the server
-    /// supports it.
-    async fn remove(&self, key: &BucketKey) -> Result<Removal, MaintainError> {
-        if !self.deletes_by_time {
-            return Ok(Removal::Nothing);
-        }
-        let bucket = self.all.bucket(key, true).await?;
-        if bucket.pages.iter().any(|page| page.readings_removed) {
-            // Its pages cannot prove that they held them: the server's own retention removes them.
-            return Ok(Removal::Nothing);
-        }
-        match held(&bucket) {
-            Ok(0) => return Ok(Removal::Nothing),
-            Ok(_) => self.on_step(Step::Verified, key)?,
-            Err(error) => return Ok(Removal::Kept(error.to_string())),
-        }
-        let removal = match self
-            .all
-            .measurements
-            .delete_many(measured_in(key, bucket.end_ms))
-            .await
-        {
-            Ok(result) => Removal::Removed(result.deleted_count),
-            // The server is older than 7.0: it deletes only by `meta`.
-            Err(error) if is_refusal(&error) => Removal::Refused,
-            Err(error) => return Err(failed("removing measurements")(error)),
+            Conclusion::Unfit(why) => return self.done.skip(key, why),
         };
-        self.on_step(Step::Removed, key)?;
-        Ok(removal)
+        if let Some(readings) = outcome.moved {
+            self.done.buckets += 1;
+            self.done.readings += readings;
+        }
+        match outcome.leftovers {
+            Leftovers::None => {}
+            Leftovers::Removed(n) => self.done.removed += n,
+            Leftovers::Refused => self.deletes_by_time = false,
+            Leftovers::Kept(why) => self.done.skip(key, why.to_string()),
+        }
     }
 
     /// Removes measurements that an earlier run, or a server that deletes only whole series, has
@@ -347,12 +309,16 @@ impl Run<'_> {
         let mut hours = all.hours(&self.selection).await?;
         while let Some(keys) = hours.next().await? {
             for (key, storage_mode) in all.storage_modes(&keys).await? {
-                if storage_mode == StorageMode::Bucket {
-                    let removal = self.remove(&key).await?;
-                    self.removed(key.clone(), removal);
-                    if !self.deletes_by_time {
-                        sensors.insert(key.sensor_id);
-                    }
+                if storage_mode == StorageMode::TimeSeries {
+                    continue;
+                }
+                if self.deletes_by_time {
+                    let removal = Conversion::of_leftovers(key.clone(), self.settings());
+                    let conclusion = self.convert(removal).await?;
+                    self.note(key.clone(), conclusion);
+                }
+                if !self.deletes_by_time {
+                    sensors.insert(key.sensor_id);
                 }
             }
         }
@@ -374,10 +340,10 @@ impl Run<'_> {
     /// `None` if one is not.
     async fn remove_series(&self, sensor: &SensorId) -> Result<Option<u64>, MaintainError> {
         for key in self.hours_of(sensor).await? {
-            let bucket = self.all.bucket(&key, true).await?;
+            let bucket = self.all.read_bucket(&key).await?;
             if bucket.pages.is_empty()
                 || bucket.storage_mode() == StorageMode::TimeSeries
-                || held(&bucket).is_err()
+                || count_held(&bucket).is_err()
             {
                 return Ok(None);
             }
@@ -428,43 +394,3 @@ impl Run<'_> {
 
 /// The years 0 to 9999, in milliseconds since 1970: the range of dates in MongoDB's own functions.
 const EVER: (i64, i64) = (-62_167_219_200_000, 253_402_300_800_000);
-
-/// A bucket of pages has measurements that its pages lack.
-#[derive(Debug, Clone, Copy, thiserror::Error)]
-#[error(
-    "{foreign} of its {n} measurements are not in its pages, so none was removed; readers use its \
-     pages: inspect the measurements, and remove them by hand"
-)]
-struct NotInPages {
-    foreign: u32,
-    n: u64,
-}
-
-/// Returns the number of measurements of a bucket of pages if its pages hold an equal reading for
-/// each. (The pages may hold fewer than there are measurements: `reconcile --drop-duplicates` has
-/// removed the others.)
-fn held(bucket: &StoredBucket) -> Result<u64, NotInPages> {
-    let pages = ReadingCounts::of(bucket.pages.iter().map(|p| &p.rows));
-    let rows = bucket.measured.iter().map(|m| &m.rows);
-    let mut n = 0;
-    let mut foreign = bucket.measured.as_ref().map_or(0, |m| m.unreadable);
-    for row in rows.flat_map(|r| r.iter()) {
-        n += 1;
-        foreign += u32::from(!pages.holds(&row.key()));
-    }
-    if foreign == 0 {
-        return Ok(n);
-    }
-    Err(NotInPages { foreign, n })
-}
-
-/// Whether the server refused this kind of delete: InvalidOptions (6.0), IllegalOperation, or
-/// CommandNotSupported.
-pub(crate) fn is_refusal(error: &mongodb::error::Error) -> bool {
-    use mongodb::error::{ErrorKind, WriteFailure};
-    let code = match error.kind.as_ref() {
-        ErrorKind::Write(WriteFailure::WriteError(e)) => Some(e.code),
-        _ => command_code(error),
-    };
-    matches!(code, Some(72 | 20 | 115))
-}

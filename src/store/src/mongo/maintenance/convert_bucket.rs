@@ -1,24 +1,23 @@
-//! Converts one bucket from one storage mode to the other, or folds a stray page into it.
-//! [`super::convert`] explains the order of the steps.
-
-use std::collections::HashSet;
+//! Executes the requests of a [`Conversion`] in MongoDB.
 
 use mongodb::ClientSession;
-use mongodb::bson::{Bson, DateTime, Document, RawDocumentBuf, doc};
-use mongodb::error::{TRANSIENT_TRANSACTION_ERROR, UNKNOWN_TRANSACTION_COMMIT_RESULT};
+use mongodb::bson::{DateTime, Document, RawDocumentBuf, doc};
+use mongodb::error::{
+    ErrorKind, TRANSIENT_TRANSACTION_ERROR, UNKNOWN_TRANSACTION_COMMIT_RESULT, WriteFailure,
+};
 use mongodb::options::{ReadConcern, WriteConcern};
 
-use crate::maintain::bucket::{Recomputed, without_duplicates};
-use crate::maintain::{Kind, MaintainError, ReadingCounts, Step, StoredBucket, StoredPage, audit};
+use crate::maintain::convert::{
+    Answer, Conclusion, Conversion, ConversionSettings, EqualReadings, Insertion, LeftoverRemoval,
+    Replacement, Request,
+};
+use crate::maintain::{MaintainError, PageSize, Step, StoredBucket};
 use crate::mongo::document::tags_document;
 use crate::mongo::error::command_code;
-use crate::mongo::maintenance::repair::{
-    document, is_duplicate, readings, summaries, unchanged_filter,
-};
-use crate::mongo::read::bucket_reader::{Collections, failed, value_bson};
-use model::rows::{Row, StatementLimits};
+use crate::mongo::maintenance::repair::{is_duplicate, page_document, unchanged_filter};
+use crate::mongo::read::bucket_reader::{Collections, failed, measured_in, value_bson};
 use model::summary::PAGE_SUMMARY_BYTES_MAX;
-use model::{BucketKey, Rows, StorageMode};
+use model::{BucketKey, StorageMode};
 
 /// Measurements per insert. Each takes some hundred bytes with `meta`, so an insert stays far below
 /// the size limit of a command.
@@ -26,212 +25,119 @@ const INSERT_MAX: usize = 1000;
 /// Attempts to determine whether a commit was applied.
 const COMMITS: u32 = 5;
 
-/// The outcome of one attempt to convert a bucket.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Attempt {
-    /// The documents now have the new storage mode; number of readings.
-    Done(u64),
-    /// There was nothing to do.
-    Nothing,
-    /// Another writer changed the bucket: read it again.
-    Again,
-    /// The bucket cannot be converted, and why.
-    Skip(String),
-}
-
 /// Called after each step; an error ends the conversion there, as a crash would.
 pub(crate) type StepHook<'a> =
     &'a (dyn Fn(Step, &BucketKey) -> Result<(), MaintainError> + Send + Sync);
 
-/// The writes of a swap: a replacement for page 0, pages to delete and pages to insert. Atomic.
-struct BucketConversion {
-    head: (Document, Document),
-    removed: Vec<Document>,
-    inserted: Vec<Document>,
+/// A conversion that ends if another writer changes the bucket, and leaves leftovers.
+pub(crate) fn one_attempt(into: StorageMode, page: PageSize) -> ConversionSettings {
+    ConversionSettings {
+        into,
+        page,
+        summary_bytes_max: PAGE_SUMMARY_BYTES_MAX,
+        insert_max: INSERT_MAX,
+        tries_max: 1,
+        equal: EqualReadings::KeepAll,
+        leftovers: LeftoverRemoval::Leave,
+    }
 }
 
 impl Collections {
-    /// Converts pages to measurements. If the bucket is in time-series mode already, converts only
-    /// its stray pages.
-    pub(crate) async fn move_to_series(
+    /// Executes a conversion to its end.
+    pub(crate) async fn convert(
         &self,
-        key: &BucketKey,
+        mut conversion: Conversion,
         on_step: StepHook<'_>,
-    ) -> Result<Attempt, MaintainError> {
-        let bucket = self.bucket(key, true).await?;
-        let mixed = bucket.storage_mode() == StorageMode::TimeSeries;
-        if bucket.pages.is_empty() || (mixed && bucket.strays().next().is_none()) {
-            return Ok(Attempt::Nothing);
-        }
-        // Its summaries could not be computed again from measurements.
-        if bucket.pages.iter().any(|page| page.readings_removed) {
-            return Ok(Attempt::Nothing);
-        }
-        if let Some(why) = unfit(&bucket) {
-            return Ok(Attempt::Skip(why));
-        }
-        on_step(Step::Read, key)?;
-        let before = bucket
-            .measured
-            .as_ref()
-            .map(|m| ReadingCounts::of([&m.rows]))
-            .unwrap_or_default();
-        let mut there = before.clone();
-        let sources: Vec<&StoredPage> = if mixed {
-            bucket.strays().collect()
-        } else {
-            bucket.pages.iter().collect()
-        };
-        let missing = missing_measurements(&bucket, &sources, &mut there)?;
-        if !mixed && there.total() > 0 {
-            return Ok(Attempt::Skip(format!(
-                "sensor_readings has {} measurements of it that are not in its pages: remove them \
-                 first",
-                there.total()
-            )));
-        }
-        let n = missing.len() as u64;
-        self.insert_measurements(&missing, key, on_step).await?;
-        on_step(Step::Copied, key)?;
-        // Read back with majority read concern: the compared documents are not rolled back.
-        let mut copy = StoredBucket {
-            measured: None,
-            ..bucket.clone()
-        };
-        self.measure(&mut copy).await?;
-        let Some(measured) = &copy.measured else {
-            return Ok(Attempt::Again);
-        };
-        if !is_complete(&measured.rows, &bucket, &sources, before.total() + n) {
-            return Ok(Attempt::Again);
-        }
-        on_step(Step::Verified, key)?;
-        // The tags of the last page that has any.
-        let tagged = bucket.pages.iter().rev().find(|p| !p.tags.is_empty());
-        let tags = tagged.map(|p| tags_document(&p.tags)).unwrap_or_default();
-        let mut pages = summaries(&bucket, &tags, &Recomputed::of([&measured.rows])).into_iter();
-        let Some(head) = pages.next() else {
-            return Ok(Attempt::Again);
-        };
-        let swap = BucketConversion {
-            head: (unchanged_filter(key, &bucket.pages[0]), head),
-            removed: bucket.pages[1..]
-                .iter()
-                .map(|p| unchanged_filter(key, p))
-                .collect(),
-            inserted: pages.collect(),
-        };
-        if !self.swap(swap, key, on_step).await? {
-            return Ok(Attempt::Again);
-        }
-        on_step(Step::Swapped, key)?;
-        Ok(Attempt::Done(if mixed { n } else { bucket.paged() }))
-    }
-
-    /// Inserts the measurements that are missing.
-    async fn insert_measurements(
-        &self,
-        missing: &[RawDocumentBuf],
-        key: &BucketKey,
-        on_step: StepHook<'_>,
-    ) -> Result<(), MaintainError> {
-        for (i, chunk) in missing.chunks(INSERT_MAX).enumerate() {
-            self.measurements
-                .insert_many(chunk)
-                .await
-                .map_err(failed("inserting measurements"))?;
-            if i == 0 {
-                on_step(Step::PartCopied, key)?;
+    ) -> Result<Conclusion, MaintainError> {
+        let key = conversion.key().clone();
+        loop {
+            let answer = match conversion.request() {
+                Request::ReadDocuments => Answer::Documents(self.read_documents(&key).await?),
+                Request::ReadMeasurements { end_ms } => {
+                    Answer::Measurements(self.read_measurements(&key, end_ms).await?)
+                }
+                Request::Insert(insertion) => {
+                    self.insert_measurements(&key, insertion).await?;
+                    Answer::Inserted
+                }
+                Request::Replace(replacement) => {
+                    match self.replace(&key, replacement, on_step).await? {
+                        true => Answer::Replaced,
+                        false => Answer::Changed,
+                    }
+                }
+                Request::RemoveMeasurements { end_ms } => {
+                    let all = measured_in(&key, end_ms);
+                    match self.measurements.delete_many(all).await {
+                        Ok(result) => Answer::Removed(result.deleted_count),
+                        // The server is older than 7.0: it deletes only by `meta`.
+                        Err(error) if is_refusal(&error) => Answer::RemovalRefused,
+                        Err(error) => return Err(failed("removing measurements")(error)),
+                    }
+                }
+                Request::End(conclusion) => return Ok(conclusion.clone()),
+            };
+            for step in conversion.answer(answer) {
+                on_step(*step, &key)?;
             }
         }
-        Ok(())
     }
 
     /// Folds the stray pages of a time-series bucket into measurements; returns `false` if another
     /// writer changed the bucket.
-    pub(crate) async fn fold(&self, bucket: &StoredBucket) -> Result<bool, MaintainError> {
-        Ok(matches!(
-            self.move_to_series(&bucket.key, &|_, _| Ok(())).await?,
-            Attempt::Done(_) | Attempt::Nothing
-        ))
+    pub(crate) async fn fold(
+        &self,
+        bucket: &StoredBucket,
+        page: PageSize,
+    ) -> Result<bool, MaintainError> {
+        let settings = one_attempt(StorageMode::TimeSeries, page);
+        let conversion = Conversion::new(bucket.key.clone(), settings);
+        let concluded = self.convert(conversion, &|_, _| Ok(())).await?;
+        Ok(matches!(concluded, Conclusion::Done(_)))
     }
 
-    /// Converts measurements to pages of at most `limits` readings and bytes; `once`: keep only the
-    /// first of equal ones.
-    pub(crate) async fn move_to_pages(
+    async fn insert_measurements(
         &self,
         key: &BucketKey,
-        limits: (u32, u64),
-        once: bool,
-        on_step: StepHook<'_>,
-    ) -> Result<Attempt, MaintainError> {
-        let bucket = self.bucket(key, true).await?;
-        let (Some(head), Some(measured), StorageMode::TimeSeries) = (
-            bucket.pages.first(),
-            &bucket.measured,
-            bucket.storage_mode(),
-        ) else {
-            return Ok(Attempt::Nothing);
-        };
-        if bucket.strays().next().is_some() {
-            return Ok(Attempt::Skip(
-                "has stray pages: run `hourbucket reconcile --repair` first".into(),
-            ));
+        insertion: &Insertion,
+    ) -> Result<(), MaintainError> {
+        let tags = tags_document(&insertion.tags);
+        let meta = doc! { "sensor_id": &*key.sensor_id, "tags": tags };
+        let mut measurements = vec![];
+        for row in insertion.rows.iter() {
+            let mut document = doc! { "ts": DateTime::from_millis(row.ts_ms), "meta": &meta };
+            let values = row.named();
+            document.extend(values.map(|(name, value)| (name.to_owned(), value_bson(value))));
+            measurements.push(raw(&document)?);
         }
-        if bucket.has_lost_measurements() {
-            return Ok(Attempt::Nothing);
-        }
-        if let Some(why) = unfit(&bucket) {
-            return Ok(Attempt::Skip(why));
-        }
-        on_step(Step::Read, key)?;
-        let single = once.then(|| without_duplicates(&measured.rows, &mut HashSet::new()));
-        let rows = single.as_ref().unwrap_or(&measured.rows);
-        let mut pages = cut(&bucket, rows, limits).into_iter();
-        let Some(first) = pages.next() else {
-            return Ok(Attempt::Nothing);
-        };
-        let removed = bucket.pages[1..]
-            .iter()
-            .map(|page| unchanged_filter(key, page))
-            .collect();
-        let swap = BucketConversion {
-            head: (unchanged_filter(key, head), first),
-            removed,
-            inserted: pages.collect(),
-        };
-        if !self.swap(swap, key, on_step).await? {
-            return Ok(Attempt::Again);
-        }
-        on_step(Step::Swapped, key)?;
-        Ok(Attempt::Done(rows.len() as u64))
+        let inserted = self.measurements.insert_many(measurements).await;
+        inserted.map(drop).map_err(failed("inserting measurements"))
     }
 
-    /// Executes a swap if all its documents are unchanged; returns `false` if one has changed since
-    /// it was read.
-    async fn swap(
+    /// Replaces the documents of a bucket if all of them are unchanged; returns `false` if one has
+    /// changed since it was read.
+    async fn replace(
         &self,
-        swap: BucketConversion,
         key: &BucketKey,
+        Replacement { old, new }: &Replacement,
         on_step: StepHook<'_>,
     ) -> Result<bool, MaintainError> {
         let what = failed("replacing the documents of a bucket");
-        let head = raw(&swap.head.1)?;
-        if swap.removed.is_empty() && swap.inserted.is_empty() {
+        let mut guards = old.pages.iter().map(|page| unchanged_filter(key, page));
+        let mut documents = (0..)
+            .zip(new)
+            .map(|(number, page)| raw(&page_document(old, number, page)));
+        let (Some(guard), Some(head)) = (guards.next(), documents.next()) else {
+            return Ok(false);
+        };
+        let head = head?;
+        let removed: Vec<Document> = guards.collect();
+        let inserted = documents.collect::<Result<Vec<_>, _>>()?;
+        if removed.is_empty() && inserted.is_empty() {
             on_step(Step::Swapping, key)?;
-            return Ok(self
-                .buckets
-                .replace_one(swap.head.0, head)
-                .await
-                .map_err(&what)?
-                .matched_count
-                == 1);
+            let replaced = self.buckets.replace_one(guard, head).await;
+            return Ok(replaced.map_err(&what)?.matched_count == 1);
         }
-        let inserted = swap
-            .inserted
-            .iter()
-            .map(raw)
-            .collect::<Result<Vec<_>, _>>()?;
         let mut session = self.buckets.client().start_session().await.map_err(&what)?;
         let begun = session
             .start_transaction()
@@ -241,7 +147,7 @@ impl Collections {
             .await
             .map_err(&what)?;
         let sent = self
-            .statements(&mut session, swap.head.0, head, swap.removed, inserted)
+            .statements(&mut session, guard, head, removed, inserted)
             .await;
         let done = match sent {
             Ok(true) => {
@@ -321,136 +227,16 @@ async fn commit(session: &mut ClientSession) -> mongodb::error::Result<bool> {
     session.commit_transaction().await.map(|()| true)
 }
 
-/// Why a bucket must be repaired before its storage mode can change.
-fn unfit(bucket: &StoredBucket) -> Option<String> {
-    let fits = |kind: &Kind| {
-        matches!(
-            kind,
-            Kind::Duplicates { .. } | Kind::Leftover { .. } | Kind::Stray { .. }
-        )
-    };
-    let unreadable = bucket.strays().any(|p| p.unreadable > 0);
-    // The document of a bucket with stray pages is rewritten from the measurements anyway.
-    let mixed =
-        bucket.storage_mode() == StorageMode::TimeSeries && bucket.strays().next().is_some();
-    let found: Vec<&str> = match mixed {
-        true if unreadable => vec!["unreadable"],
-        true => vec![],
-        false => audit(bucket)
-            .iter()
-            .filter(|f| !fits(&f.kind))
-            .map(|f| f.kind.name())
-            .collect(),
-    };
-    (!found.is_empty()).then(|| {
-        format!(
-            "differs ({}): run `hourbucket reconcile` first",
-            found.join(", ")
-        )
-    })
-}
-
-/// The readings of these pages that are not in `there`, as measurements. Removes from `there` those
-/// that are, except for stray pages.
-fn missing_measurements(
-    bucket: &StoredBucket,
-    sources: &[&StoredPage],
-    there: &mut ReadingCounts,
-) -> Result<Vec<RawDocumentBuf>, MaintainError> {
-    let mixed = bucket.storage_mode() == StorageMode::TimeSeries;
-    let mut missing = vec![];
-    for page in sources {
-        // A page that an append recreated has no tags, and another `meta` would start another
-        // series.
-        let tags = if mixed && page.tags.is_empty() {
-            &bucket.pages[0].tags
-        } else {
-            &page.tags
-        };
-        let meta = doc! { "sensor_id": &*bucket.key.sensor_id, "tags": tags_document(tags) };
-        for row in page.rows.iter() {
-            // A stray page may be a copy of existing measurements; equal readings in a bucket's own
-            // pages are counted.
-            let is_known = if mixed {
-                there.holds(&row.key())
-            } else {
-                there.take(&row.key())
-            };
-            if !is_known {
-                missing.push(measurement(&row, &meta)?);
-            }
-        }
-    }
-    Ok(missing)
-}
-
-/// Whether the copy is complete. Measurements of a bucket's own pages must be exactly their
-/// readings. With stray pages there must be `total` of them, with every reading of these pages.
-fn is_complete(
-    measured: &Rows,
-    bucket: &StoredBucket,
-    sources: &[&StoredPage],
-    total: u64,
-) -> bool {
-    let now = ReadingCounts::of([measured]);
-    if bucket.storage_mode() == StorageMode::TimeSeries {
-        now.total() == total
-            && sources
-                .iter()
-                .all(|p| p.rows.iter().all(|r| now.holds(&r.key())))
-    } else {
-        now == ReadingCounts::of(bucket.pages.iter().map(|p| &p.rows))
-    }
-}
-
-fn measurement(row: &Row<'_>, meta: &Document) -> Result<RawDocumentBuf, MaintainError> {
-    let mut document = doc! { "ts": DateTime::from_millis(row.ts_ms), "meta": meta };
-    document.extend(
-        row.named()
-            .map(|(name, value)| (name.to_owned(), value_bson(value))),
-    );
-    raw(&document)
-}
-
 fn raw(document: &Document) -> Result<RawDocumentBuf, MaintainError> {
     RawDocumentBuf::try_from(document).map_err(|e| MaintainError::Server(e.to_string()))
 }
 
-/// Splits readings into pages, and adds empty ones if a writer expects more; all but the last are
-/// sealed.
-fn cut(bucket: &StoredBucket, rows: &Rows, (readings_max, bytes_max): (u32, u64)) -> Vec<Document> {
-    let tags = bucket
-        .measured
-        .as_ref()
-        .map(|m| tags_document(&m.tags))
-        .unwrap_or_default();
-    let room = StatementLimits {
-        rows: readings_max as usize,
-        bytes: bytes_max,
-        summary_bytes: PAGE_SUMMARY_BYTES_MAX,
+/// Whether the server refused this kind of delete: InvalidOptions (6.0), IllegalOperation, or
+/// CommandNotSupported.
+pub(crate) fn is_refusal(error: &mongodb::error::Error) -> bool {
+    let code = match error.kind.as_ref() {
+        ErrorKind::Write(WriteFailure::WriteError(e)) => Some(e.code),
+        _ => command_code(error),
     };
-    let mut rest = rows.clone();
-    let mut pages = vec![];
-    loop {
-        let (part, _) = rest.take_room(room);
-        let mut page = document(
-            bucket,
-            pages.len() as u32,
-            tags.clone(),
-            &Recomputed::of([&part]),
-        );
-        page.insert("readings", Bson::Array(readings(&part)));
-        if part.is_empty() {
-            // Times within those of the bucket: the view uses the earliest and the latest of all
-            // pages.
-            page.insert("first_ts", DateTime::from_millis(rows.last_ts_ms()));
-            page.insert("last_ts", DateTime::from_millis(rows.last_ts_ms()));
-        }
-        if rest.is_empty() && pages.len() + 1 >= bucket.expected_pages() {
-            pages.push(page);
-            return pages;
-        }
-        page.insert("has_overflow", true);
-        pages.push(page);
-    }
+    matches!(code, Some(72 | 20 | 115))
 }

@@ -74,7 +74,17 @@ impl DaysChecked {
     }
 }
 
-fn of_store(error: crate::StoreError) -> MaintainError {
+/// Which days are compared.
+struct Check {
+    zone: Zone,
+    /// Days that begin at or after this, in milliseconds since 1970.
+    from_ms: i64,
+    /// Days that begin before this, in milliseconds since 1970.
+    to_ms: i64,
+    repair: bool,
+}
+
+fn store_failed(error: crate::StoreError) -> MaintainError {
     MaintainError::Server(error.to_string())
 }
 
@@ -139,7 +149,11 @@ impl Maintenance {
         batch: &mut Vec<(SensorDay, DaySummary)>,
         filled: &mut Filled,
     ) -> Result<(), MaintainError> {
-        let written = self.days.put_days(batch, false).await.map_err(of_store)?;
+        let written = self
+            .days
+            .put_days(batch, false)
+            .await
+            .map_err(store_failed)?;
         let refused = written
             .iter()
             .filter(|w| matches!(w, DayWritten::Rejected { .. }))
@@ -172,6 +186,12 @@ impl Maintenance {
             first.start_ms
         };
         let to_ms = zone.day(selection.to_ms.min(now_ms)).start_ms;
+        let check = Check {
+            zone,
+            from_ms,
+            to_ms,
+            repair,
+        };
         let mut checked = DaysChecked::default();
         let mut after = None;
         loop {
@@ -185,30 +205,22 @@ impl Maintenance {
             };
             after = Some(last.clone());
             for sensor in sensors {
-                self.check_sensor(
-                    zone,
-                    &sensor.as_str().into(),
-                    (from_ms, to_ms),
-                    repair,
-                    &mut checked,
-                )
-                .await?;
+                self.check_sensor(&check, &sensor.as_str().into(), &mut checked)
+                    .await?;
             }
         }
     }
 
     async fn check_sensor(
         &self,
-        zone: Zone,
+        check: &Check,
         sensor: &SensorId,
-        (from_ms, to_ms): (i64, i64),
-        repair: bool,
         checked: &mut DaysChecked,
     ) -> Result<(), MaintainError> {
         let marked = self.marked_days_of(sensor).await?;
-        let mut hours = self.hours_of(sensor, from_ms, to_ms).await?;
+        let mut hours = self.hours_of(sensor, check.from_ms, check.to_ms).await?;
         let mut suspects = vec![];
-        while let Some((day, summary)) = hours.next(zone).await? {
+        while let Some((day, summary)) = hours.next(check.zone).await? {
             if marked.contains(&day.start_ms) {
                 checked.pending += 1;
                 continue;
@@ -228,7 +240,7 @@ impl Maintenance {
                 checked.days -= 1;
                 checked.pending += 1;
             } else {
-                self.check_again(zone, sensor, day, repair, checked).await?;
+                self.check_again(check, sensor, day, checked).await?;
             }
         }
         Ok(())
@@ -237,16 +249,15 @@ impl Maintenance {
     /// Reports a day that still differs, and repairs it if requested.
     async fn check_again(
         &self,
-        zone: Zone,
+        check: &Check,
         sensor: &SensorId,
         day: Day,
-        repair: bool,
         checked: &mut DaysChecked,
     ) -> Result<(), MaintainError> {
         let computed = self
             .hours_of(sensor, day.start_ms, day.end_ms)
             .await?
-            .next(zone)
+            .next(check.zone)
             .await?;
         let stored = self.stored_day(sensor, day).await?;
         let Some((_, computed)) = computed.filter(|(_, computed)| !same(stored.as_ref(), computed))
@@ -263,7 +274,7 @@ impl Maintenance {
                 computed.hour.count,
             ));
         }
-        if repair {
+        if check.repair {
             let day = (
                 SensorDay {
                     day,
@@ -271,7 +282,11 @@ impl Maintenance {
                 },
                 computed,
             );
-            let written = self.days.put_days(&[day], true).await.map_err(of_store)?;
+            let written = self
+                .days
+                .put_days(&[day], true)
+                .await
+                .map_err(store_failed)?;
             checked.repaired += u64::from(written[0] == DayWritten::Done);
         }
         Ok(())

@@ -23,12 +23,14 @@ use std::collections::HashMap;
 
 use mongodb::bson::{Bson, doc, oid::ObjectId};
 
-use crate::maintain::{MaintainError, StoredBucket};
+use crate::maintain::convert::{
+    Conclusion, Conversion, ConversionSettings, EqualReadings, Outcome,
+};
+use crate::maintain::{MaintainError, PageSize, StoredBucket};
 use crate::mongo::document::key_of;
-use crate::mongo::maintenance::convert::is_refusal;
-use crate::mongo::maintenance::convert_bucket::Attempt;
+use crate::mongo::maintenance::convert_bucket::{is_refusal, one_attempt};
 use crate::mongo::read::bucket_reader::{Collections, failed, measured_in};
-use model::ReadingKey;
+use model::{ReadingKey, StorageMode};
 
 /// Measurements deleted per command.
 const DELETE_MAX: usize = 1000;
@@ -56,23 +58,25 @@ struct Extras {
 }
 
 impl Collections {
-    /// Removes all but one of equal measurements from a time-series bucket; `pages`: maximum
-    /// readings and bytes of a page.
+    /// Removes all but one of equal measurements from a time-series bucket; `page`: the size of pages,
+    /// if it must be converted.
     pub(crate) async fn drop_measured(
         &self,
         bucket: &StoredBucket,
-        pages: (u32, u64),
+        page: PageSize,
     ) -> Result<Dropped, MaintainError> {
         let extras = self.extras(bucket).await?;
         if extras.alike == 0 && self.delete_extras(bucket, &extras.ids).await? {
             return Ok(Dropped::Deleted);
         }
-        match self
-            .move_to_pages(&bucket.key, pages, true, &|_, _| Ok(()))
-            .await
-        {
-            Ok(Attempt::Done(_)) => Ok(Dropped::Converted),
-            Ok(Attempt::Nothing | Attempt::Again | Attempt::Skip(_)) => Ok(Dropped::Again),
+        let settings = ConversionSettings {
+            equal: EqualReadings::KeepFirst,
+            ..one_attempt(StorageMode::Bucket, page)
+        };
+        let conversion = Conversion::new(bucket.key.clone(), settings);
+        match self.convert(conversion, &|_, _| Ok(())).await {
+            Ok(Conclusion::Done(Outcome { moved: Some(_), .. })) => Ok(Dropped::Converted),
+            Ok(_) => Ok(Dropped::Again),
             Err(MaintainError::Refused(_)) => Ok(Dropped::NoTransactions),
             Err(error) => Err(error),
         }

@@ -57,8 +57,8 @@ use mongodb::options::ReadConcern;
 
 use crate::maintain::bucket::without_duplicates;
 use crate::maintain::{
-    Entry, Finding, Kind, MaintainError, Reconciled, RepairOutcome, Selection, StoredBucket, audit,
-    time,
+    Entry, Finding, Kind, MaintainError, PageSize, Reconciled, RepairOutcome, Selection,
+    StoredBucket, audit, time,
 };
 use crate::mongo::document::{between, int, storage_mode_of};
 use crate::mongo::maintenance::Maintenance;
@@ -66,7 +66,7 @@ use crate::mongo::maintenance::drop_duplicates::Dropped;
 use crate::mongo::read::bucket_reader::{
     Collections, MeasurementsFound, failed, find_measurements, key_of, page_id,
 };
-use crate::mongo::write::recompute_summary::SummaryRecompute;
+use crate::mongo::write::recompute_summary::{Rewrite, SummaryRecompute};
 use model::{BucketKey, BucketStart, StorageMode};
 
 /// Pause before buckets that differ are read again, if measurements may be ahead of their document.
@@ -99,8 +99,8 @@ pub struct ReconcileOptions {
     pub now_ms: i64,
     /// Remove duplicates from buckets that ended before this time, in milliseconds since 1970.
     pub settled_before_ms: i64,
-    /// `bucket.max_readings` and `bucket.max_bytes`, for buckets that must be converted to pages.
-    pub page: (u32, u64),
+    /// For buckets that must be converted to pages.
+    pub page: PageSize,
     /// Maximum findings that are listed individually.
     pub listed_max: usize,
 }
@@ -207,7 +207,8 @@ impl Run<'_> {
         while let Some(mut bucket) = stream.next().await? {
             let storage_mode = bucket.storage_mode();
             if storage_mode == StorageMode::TimeSeries {
-                all.measure(&mut bucket).await?;
+                let measured = all.read_measurements(&bucket.key, bucket.end_ms).await?;
+                bucket.measured = Some(measured);
             }
             self.report.buckets += 1;
             self.report.documents += bucket.pages.len() as u64;
@@ -289,7 +290,7 @@ impl Run<'_> {
         reason: RecheckReason,
     ) -> Result<(), MaintainError> {
         self.no_transactions = false;
-        let mut bucket = self.read(&key, reason).await?;
+        let mut bucket = self.read_again(&key, reason).await?;
         let first = self.to_report(&bucket, reason);
         if !self.options.repair {
             for finding in first {
@@ -309,7 +310,7 @@ impl Run<'_> {
             if !self.repair(&bucket, &left).await? {
                 tokio::time::sleep(RETRY_PAUSE * n).await;
             }
-            bucket = self.read(&key, reason).await?;
+            bucket = self.read_again(&key, reason).await?;
             left = self.to_report(&bucket, reason);
         }
         let same = |a: &Finding, b: &Finding| {
@@ -342,12 +343,15 @@ impl Run<'_> {
         Ok(())
     }
 
-    async fn read(
+    async fn read_again(
         &self,
         key: &BucketKey,
         reason: RecheckReason,
     ) -> Result<StoredBucket, MaintainError> {
-        self.all.bucket(key, reason != RecheckReason::Pages).await
+        match reason {
+            RecheckReason::Pages => self.all.read_documents(key).await,
+            RecheckReason::TimeSeries | RecheckReason::Uncounted => self.all.read_bucket(key).await,
+        }
     }
 
     /// The findings to report: if no document counts the measurements, only that.
@@ -410,7 +414,7 @@ impl Run<'_> {
     ) -> Result<bool, MaintainError> {
         if bucket.strays().next().is_some() {
             // This also rewrites the documents from the measurements.
-            return self.all.fold(bucket).await;
+            return self.all.fold(bucket, self.options.page).await;
         }
         let mut gaps = bucket.gaps().into_iter().peekable();
         if gaps.peek().is_some() && !bucket.pages.is_empty() {
@@ -444,7 +448,7 @@ impl Run<'_> {
     }
 
     async fn recompute(&self, bucket: &StoredBucket) -> Result<(), MaintainError> {
-        let recomputed = self.recompute.recompute(&bucket.key, true).await;
+        let recomputed = self.recompute.recompute(&bucket.key, Rewrite::Always).await;
         recomputed.map(drop).map_err(failed("recomputing a bucket"))
     }
 

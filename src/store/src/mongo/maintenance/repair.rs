@@ -6,14 +6,13 @@ use std::collections::{BTreeMap, HashSet};
 use mongodb::bson::{Array, Bson, DateTime, Document, RawDocumentBuf, doc};
 
 use crate::maintain::bucket::{Recomputed, without_duplicates};
+use crate::maintain::convert::NewPage;
 use crate::maintain::{MaintainError, StoredBucket, StoredPage};
 use crate::mongo::document::{is_set, summary_document, tags_document};
 use crate::mongo::error::{StatementError, command_code, statement_error};
 use crate::mongo::pack::{GATE, SCHEMA_VERSION, SERIES};
 use crate::mongo::read::bucket_reader::{Collections, failed, page_id, value_bson};
-use crate::summary_pages::chunks;
-use model::summary::PAGE_SUMMARY_BYTES_MAX;
-use model::{BucketKey, FieldSummary, Rows, StorageMode};
+use model::{BucketKey, Rows, StorageMode};
 
 /// A filter that matches a page only if it is exactly as it was read: same version, seal and
 /// storage mode. Every writer changes at least one of them. The number of `readings` is compared as
@@ -43,7 +42,7 @@ pub(crate) fn unchanged_filter(key: &BucketKey, page: &StoredPage) -> Document {
     filter
 }
 
-pub(crate) fn readings(rows: &Rows) -> Array {
+fn readings(rows: &Rows) -> Array {
     let reading = |row: model::rows::Row<'_>| {
         let mut reading = doc! { "ts": DateTime::from_millis(row.ts_ms) };
         reading.extend(
@@ -68,74 +67,29 @@ fn counted(recomputed: &Recomputed, unreadable: u32) -> Document {
     set
 }
 
-/// A complete document of a bucket, without readings.
-pub(crate) fn document(
-    bucket: &StoredBucket,
-    page: u32,
-    tags: Document,
-    recomputed: &Recomputed,
-) -> Document {
-    let start = DateTime::from_millis(bucket.key.start.0);
+/// A complete document of a bucket.
+pub(crate) fn page_document(bucket: &StoredBucket, number: u32, page: &NewPage) -> Document {
     let mut document = doc! {
-        "_id": page_id(&bucket.key, page),
+        "_id": page_id(&bucket.key, number),
         "schema_version": SCHEMA_VERSION,
         "sensor_id": &*bucket.key.sensor_id,
-        "bucket_start": start,
+        "bucket_start": DateTime::from_millis(bucket.key.start.0),
         "bucket_end": DateTime::from_millis(bucket.end_ms),
-        "page": page as i32,
-        "tags": tags,
-        "count": 0,
-        "first_ts": start,
-        "last_ts": start,
-        "summary": {},
+        "page": number as i32,
+        "tags": tags_document(&page.tags),
+        "count": page.count as i32,
+        "first_ts": DateTime::from_millis(page.first_ts_ms),
+        "last_ts": DateTime::from_millis(page.last_ts_ms),
+        "summary": summary_document(&page.summary),
     };
-    document.extend(counted(recomputed, 0));
+    match page.storage_mode {
+        StorageMode::Bucket => document.insert("readings", readings(&page.rows)),
+        StorageMode::TimeSeries => document.insert("storage", SERIES),
+    };
+    if page.sealed {
+        document.insert("has_overflow", true);
+    }
     document
-}
-
-/// The documents of a bucket in time-series mode: one, or as many as its fields need or a writer
-/// expects. How the count of measurements is distributed over them has no meaning
-/// ([`crate::summary_pages`]); all but the last are sealed.
-pub(crate) fn summaries(
-    bucket: &StoredBucket,
-    tags: &Document,
-    recomputed: &Recomputed,
-) -> Vec<Document> {
-    let fields: BTreeMap<String, FieldSummary> = recomputed
-        .fields
-        .iter()
-        .map(|(name, (s, _))| (name.clone(), *s))
-        .collect();
-    let mut chunks = chunks(fields, PAGE_SUMMARY_BYTES_MAX);
-    chunks.resize(chunks.len().max(bucket.expected_pages()), vec![]);
-    let pages = chunks.len() as u64;
-    let mut left = recomputed.count;
-    let document = |(n, chunk): (u64, Vec<(String, FieldSummary)>)| {
-        let count = left.div_ceil(pages - n);
-        left -= count;
-        let fields = chunk
-            .into_iter()
-            .map(|(name, field)| (name, (field, 0.0)))
-            .collect();
-        let mut document = document(
-            bucket,
-            n as u32,
-            tags.clone(),
-            &Recomputed {
-                count,
-                fields,
-                ..*recomputed
-            },
-        );
-        document.insert("first_ts", DateTime::from_millis(recomputed.first_ts_ms));
-        document.insert("last_ts", DateTime::from_millis(recomputed.last_ts_ms));
-        document.insert("storage", SERIES);
-        if n + 1 < pages {
-            document.insert("has_overflow", true);
-        }
-        document
-    };
-    (0..).zip(chunks).map(document).collect()
 }
 
 /// Whether the change was applied: `false` if the document had changed since it was read.
@@ -167,7 +121,7 @@ impl Collections {
             .filter(|_| page.unreadable == 0)
             .map(|seen| without_duplicates(&page.rows, seen));
         let kept = kept.filter(|rows| rows.len() < page.rows.len());
-        let recomputed = Recomputed::of([kept.as_ref().unwrap_or(&page.rows)]);
+        let recomputed = Recomputed::from_rows([kept.as_ref().unwrap_or(&page.rows)]);
         let mut set = counted(&recomputed, page.unreadable);
         let actual = (recomputed.count + u64::from(page.unreadable)) as i64;
         if page.count.is_some_and(|stored| actual < stored) {
@@ -191,28 +145,19 @@ impl Collections {
         let Some(next) = bucket.pages.iter().find(|p| p.page > page) else {
             return Ok(false);
         };
-        let mut document = document(
-            bucket,
-            page,
-            tags_document(&next.tags),
-            &Recomputed::default(),
-        );
         // Times within those of the bucket: the view uses the earliest and the latest of all pages.
-        for (name, ms) in [
-            ("first_ts", next.first_ts_ms),
-            ("last_ts", next.first_ts_ms),
-        ] {
-            document.insert(
-                name,
-                DateTime::from_millis(ms.unwrap_or(bucket.key.start.0)),
-            );
-        }
-        match bucket.storage_mode() {
-            StorageMode::Bucket => document.insert("readings", Array::new()),
-            StorageMode::TimeSeries => document.insert("storage", SERIES),
+        let ts_ms = next.first_ts_ms.unwrap_or(bucket.key.start.0);
+        let empty = NewPage {
+            storage_mode: bucket.storage_mode(),
+            count: 0,
+            sealed: true,
+            first_ts_ms: ts_ms,
+            last_ts_ms: ts_ms,
+            summary: BTreeMap::new(),
+            tags: next.tags.clone(),
+            rows: Rows::default(),
         };
-        document.insert("has_overflow", true);
-        self.insert(document).await
+        self.insert(page_document(bucket, page, &empty)).await
     }
 
     async fn insert(&self, document: Document) -> Applied {

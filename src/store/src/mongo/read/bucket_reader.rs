@@ -108,13 +108,12 @@ impl Collections {
         }
     }
 
-    /// Reads one bucket; `measured`: its measurements too, in either storage mode. The pages are
-    /// read from the last to the first. A page is sealed before the next one is created, so in this
-    /// order a correctly written page is never seen unsealed if it has a successor.
-    pub(crate) async fn bucket(
+    /// Reads one bucket without its measurements. The pages are read from the last to the first. A
+    /// page is sealed before the next one is created, so in this order a correctly written page is
+    /// never seen unsealed if it has a successor.
+    pub(crate) async fn read_documents(
         &self,
         key: &BucketKey,
-        measured: bool,
     ) -> Result<StoredBucket, MaintainError> {
         let what = failed("reading a bucket");
         let mut cursor = self
@@ -130,11 +129,14 @@ impl Collections {
                 bucket.pages.insert(0, page);
             }
         }
-        // The document first, then the measurements. They are written in the opposite order, so a
-        // document never counts a measurement that is missing here.
-        if measured {
-            self.measure(&mut bucket).await?;
-        }
+        Ok(bucket)
+    }
+
+    /// Reads one bucket and its measurements, in either storage mode. The documents first: they are
+    /// written after their measurements, so a document never counts one that is missing here.
+    pub(crate) async fn read_bucket(&self, key: &BucketKey) -> Result<StoredBucket, MaintainError> {
+        let mut bucket = self.read_documents(key).await?;
+        bucket.measured = Some(self.read_measurements(key, bucket.end_ms).await?);
         Ok(bucket)
     }
 
@@ -147,13 +149,16 @@ impl Collections {
         }
     }
 
-    /// Reads the measurements of a bucket, ordered by time.
-    pub(crate) async fn measure(&self, bucket: &mut StoredBucket) -> Result<(), MaintainError> {
+    /// Reads the measurements of a bucket that ends then, ordered by time.
+    pub(crate) async fn read_measurements(
+        &self,
+        key: &BucketKey,
+        end_ms: i64,
+    ) -> Result<BucketMeasurements, MaintainError> {
         let what = failed("reading measurements");
-        let filter = measured_in(&bucket.key, bucket.end_ms);
         let mut cursor = self
             .measurements
-            .find(filter)
+            .find(measured_in(key, end_ms))
             .sort(doc! { "ts": 1 })
             .await
             .map_err(&what)?;
@@ -167,8 +172,7 @@ impl Collections {
                 measured.tags = tags_of(meta);
             }
         }
-        bucket.measured = Some(measured);
-        Ok(())
+        Ok(measured)
     }
 
     /// Streams all selected buckets, sensor by sensor in index order, without measurements.

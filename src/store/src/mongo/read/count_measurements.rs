@@ -20,6 +20,7 @@ use crate::mongo::connection::timed_out;
 use crate::mongo::document::{MEASUREMENTS_PER_BATCH, key_of, measurements_of};
 use crate::mongo::error::command_error;
 use crate::mongo::read::load::{Load, together};
+use crate::mongo::write::recompute_summary::Rewrite;
 use crate::retention::Extent;
 use crate::{LoadedBucket, LoadedPage, StoreError, StoreErrorKind};
 use model::{ReadingKey, StorageMode};
@@ -145,7 +146,7 @@ impl Load<'_> {
         if request.doubt && !is_whole {
             let begun = Instant::now();
             let recompute = &self.loader.recompute;
-            let recomputed = recompute.recompute(&request.bucket, false).await;
+            let recomputed = recompute.recompute(&request.bucket, Rewrite::IfWrong).await;
             metrics::store_command("recount", 1, begun.elapsed().as_secs_f64());
             let recomputed = recomputed.map_err(|e| command_error(&e))?;
             is_removed = recomputed.is_removed;

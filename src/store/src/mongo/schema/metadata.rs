@@ -28,11 +28,11 @@ const STEP: &str = "reading the schema version and span of the database (hourbuc
 /// # Errors
 /// What does not match, and what to do.
 pub(crate) async fn check(setup: &Setup<'_>, span: Span) -> Result<(), SchemaError> {
-    let found = match read(setup).await? {
+    let found = match recorded(setup).await? {
         Some(found) => found,
         None => match one_page(setup).await? {
             // The document was removed, or not restored.
-            Some(page) => of_page(&page, span),
+            Some(page) => derive_from_page(&page, span),
             None => return Ok(()),
         },
     };
@@ -56,7 +56,7 @@ pub(crate) async fn record_span(setup: &Setup<'_>, span: Span) -> Result<bool, S
     Ok(is_new)
 }
 
-async fn read(setup: &Setup<'_>) -> Result<Option<Document>, SchemaError> {
+async fn recorded(setup: &Setup<'_>) -> Result<Option<Document>, SchemaError> {
     first(
         setup,
         doc! { "find": META, "filter": { "_id": "schema" }, "limit": 1 },
@@ -80,7 +80,7 @@ async fn first(setup: &Setup<'_>, mut find: Document) -> Result<Option<Document>
 }
 
 /// Derives the metadata from a page; fields that the page lacks are assumed to match.
-fn of_page(page: &Document, span: Span) -> Document {
+fn derive_from_page(page: &Document, span: Span) -> Document {
     let time = |name: &str| page.get_datetime(name).map(|d| d.timestamp_millis());
     let span_ms = match (time("bucket_start"), time("bucket_end")) {
         (Ok(start), Ok(end)) => end - start,
@@ -181,11 +181,11 @@ mod tests {
         let page =
             doc! { "schema_version": 1, "bucket_start": date(-900_000), "bucket_end": date(0) };
         assert_eq!(
-            of_page(&page, Span::HOUR),
+            derive_from_page(&page, Span::HOUR),
             doc! { "version": 1i64, "span_ms": 900_000i64 }
         );
         assert_eq!(
-            of_page(&doc! {}, Span::HOUR),
+            derive_from_page(&doc! {}, Span::HOUR),
             doc! { "version": 1i64, "span_ms": 3_600_000i64 }
         );
     }

@@ -131,6 +131,23 @@ pub(crate) struct RecomputedSummary {
     pub is_removed: bool,
 }
 
+/// Which summaries are rewritten.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Rewrite {
+    /// Those that do not count all measurements, unless measurements that they count were removed.
+    IfWrong,
+    /// Any, unless all measurements were removed.
+    Always,
+}
+
+/// Whether a statement was applied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Applied {
+    Yes,
+    /// The page has changed since it was read.
+    Conflict,
+}
+
 /// Recomputes summaries in `sensor_buckets` from `sensor_readings`.
 #[derive(Debug, Clone)]
 pub(crate) struct SummaryRecompute {
@@ -152,13 +169,11 @@ impl SummaryRecompute {
         }
     }
 
-    /// Recomputes the summary of a bucket if it does not count all measurements (`force`: in any
-    /// case). If measurements that it counts were removed, nothing is changed (`force`: if all
-    /// were).
+    /// Recomputes the summary of a bucket.
     pub(crate) async fn recompute(
         &self,
         bucket: &BucketKey,
-        force: bool,
+        rewrite: Rewrite,
     ) -> mongodb::error::Result<RecomputedSummary> {
         let name = self.fence.named(bucket.clone());
         for _ in 0..TRIES_MAX {
@@ -166,7 +181,7 @@ impl SummaryRecompute {
             let total = self.add_up(bucket, None).await?;
             let counted = Extent::sum(pages.iter().flatten().map(LoadedPage::extent));
             let has_lost = counted.has_lost(pages.len(), total.extent());
-            if (has_lost && !force) || total.count == 0 {
+            if (has_lost && rewrite == Rewrite::IfWrong) || total.count == 0 {
                 // Or the bucket was converted, and its measurements were removed after that.
                 if self.heads(bucket).await? != pages {
                     continue;
@@ -183,7 +198,7 @@ impl SummaryRecompute {
                 comment: name.name(),
                 pages: &pages,
             };
-            if run.write(total, force).await? {
+            if run.write(total, rewrite).await? == Applied::Yes {
                 let pages = self.heads(bucket).await?;
                 name.over();
                 return Ok(RecomputedSummary {
@@ -300,8 +315,8 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// Executes the plan. Returns `false` if a page has changed since it was read.
-    async fn write(&self, mut total: Total, force: bool) -> mongodb::error::Result<bool> {
+    /// Executes the plan.
+    async fn write(&self, mut total: Total, rewrite: Rewrite) -> mongodb::error::Result<Applied> {
         let bytes: u64 = total.fields.keys().map(|name| entry_bytes(name)).sum();
         let fits = bytes <= PAGE_SUMMARY_BYTES_MAX && total.below.is_none();
         let state = |page: &Option<LoadedPage>| {
@@ -316,8 +331,13 @@ impl Run<'_> {
         };
         let states: Vec<PageState> = self.pages.iter().map(state).collect();
         let is_torn = self.pages.iter().any(Option::is_none);
-        match plan(&states, total.count, fits, force || is_torn) {
-            Plan::AsItIs => Ok(true),
+        match plan(
+            &states,
+            total.count,
+            fits,
+            is_torn || rewrite == Rewrite::Always,
+        ) {
+            Plan::AsItIs => Ok(Applied::Yes),
             Plan::One { seal } => {
                 let fields = std::mem::take(&mut total.fields).into_iter().collect();
                 self.page_0(&total, total.page(total.count, &fields), seal)
@@ -331,19 +351,15 @@ impl Run<'_> {
         &self,
         mut total: Total,
         mut several: Several,
-    ) -> mongodb::error::Result<bool> {
+    ) -> mongodb::error::Result<Applied> {
         if let Some(Some(last)) = self.pages.last()
             && !last.sealed
-            && !self
-                .set(
-                    last,
-                    self.pages.len() - 1,
-                    doc! { "has_overflow": true, "summary": {} },
-                    false,
-                )
-                .await?
         {
-            return Ok(false);
+            let emptied = doc! { "has_overflow": true, "summary": {} };
+            let set = self.set(last, self.pages.len() - 1, emptied, false);
+            if set.await? == Applied::Conflict {
+                return Ok(Applied::Conflict);
+            }
         }
         let mut fields = Fields::new(self, &mut total);
         let total = &total;
@@ -351,8 +367,9 @@ impl Run<'_> {
             Several::Rising { pages, .. } => (pages.clone(), pages.len(), None),
             Several::Falling { pages, rest, last } => {
                 let page = total.page(*rest, &fields.next().await?.unwrap_or_default());
-                if !self.insert(pages.len(), total, page, true).await? {
-                    return Ok(false);
+                let inserted = self.insert(pages.len(), total, page, true).await?;
+                if inserted == Applied::Conflict {
+                    return Ok(Applied::Conflict);
                 }
                 (pages.clone(), pages.len() + 1, Some(*last))
             }
@@ -364,17 +381,15 @@ impl Run<'_> {
             let chunk = next
                 .map(|next| std::mem::replace(&mut held, next))
                 .unwrap_or_default();
-            if !self
-                .rewrite(n, total, total.page(counts[n], &chunk))
-                .await?
-            {
-                return Ok(false);
+            let page = total.page(counts[n], &chunk);
+            if self.rewrite(n, total, page).await? == Applied::Conflict {
+                return Ok(Applied::Conflict);
             }
         }
         while let Some(next) = fields.next().await? {
             let page = total.page(several.share(), &std::mem::replace(&mut held, next));
-            if !self.insert(next_page, total, page, true).await? {
-                return Ok(false);
+            if self.insert(next_page, total, page, true).await? == Applied::Conflict {
+                return Ok(Applied::Conflict);
             }
             next_page += 1;
         }
@@ -396,7 +411,7 @@ impl Run<'_> {
         total: &Total,
         mut page: Document,
         seal: bool,
-    ) -> mongodb::error::Result<bool> {
+    ) -> mongodb::error::Result<Applied> {
         let Some(Some(head)) = self.pages.first() else {
             return self.insert(0, total, page, seal).await;
         };
@@ -412,7 +427,7 @@ impl Run<'_> {
         n: usize,
         total: &Total,
         mut page: Document,
-    ) -> mongodb::error::Result<bool> {
+    ) -> mongodb::error::Result<Applied> {
         let Some(Some(stored)) = self.pages.get(n) else {
             return self.insert(n, total, page, true).await;
         };
@@ -427,7 +442,7 @@ impl Run<'_> {
         total: &Total,
         page: Document,
         seal: bool,
-    ) -> mongodb::error::Result<bool> {
+    ) -> mongodb::error::Result<Applied> {
         let start = self.bucket.start;
         let mut document = doc! {
             "_id": id(self.bucket, n),
@@ -455,7 +470,7 @@ impl Run<'_> {
         n: usize,
         set: Document,
         sealed: bool,
-    ) -> mongodb::error::Result<bool> {
+    ) -> mongodb::error::Result<Applied> {
         let filter = doc! {
             "_id": id(self.bucket, n),
             "sensor_id": &*self.bucket.sensor_id,
@@ -470,9 +485,8 @@ impl Run<'_> {
             .await
     }
 
-    /// Runs a command of one statement and returns whether it changed something; an error means
-    /// that this is unknown.
-    async fn run(&self, mut command: Document) -> mongodb::error::Result<bool> {
+    /// Runs a command of one statement; an error means that it is unknown whether it was applied.
+    async fn run(&self, mut command: Document) -> mongodb::error::Result<Applied> {
         command.insert("comment", self.comment);
         let connection = &self.recompute.connection;
         command.insert("writeConcern", connection.options().document());
@@ -482,8 +496,9 @@ impl Run<'_> {
             return Err(Error::custom(error));
         }
         match write_errors(&reply).next() {
-            None => Ok(reply.get_i32("n").unwrap_or(0) > 0),
-            Some(error) if error.code == DUPLICATE_KEY => Ok(false),
+            None if reply.get_i32("n").is_ok_and(|n| n > 0) => Ok(Applied::Yes),
+            None => Ok(Applied::Conflict),
+            Some(error) if error.code == DUPLICATE_KEY => Ok(Applied::Conflict),
             Some(error) => Err(Error::custom(error.text)),
         }
     }
