@@ -3,7 +3,7 @@
 //! statements take a hundred times as long.
 
 use pipeline::flush::age::{AgeControl, AgeSample, gain, is_worthwhile};
-use pipeline::flush::due::{DuePolicy, DueWheel};
+use pipeline::flush::due::{DueBucket, DuePolicy, DueWheel};
 use pipeline::flush::turns::Turns;
 
 const MAX_AGE_MS: u64 = 15_000;
@@ -166,19 +166,20 @@ impl Sim {
             for i in due {
                 let sensor = &mut self.sensors[i];
                 let age_ms = self.control.age_ms();
-                let for_page = |age_ms| {
-                    let room = PAGE.saturating_sub(sensor.stored);
-                    policy.hold_until_ms(self.now_ms, sensor.since_ms, sensor.rows, room, age_ms)
+                let bucket = DueBucket {
+                    since_ms: sensor.since_ms,
+                    readings: sensor.rows,
+                    stored: sensor.stored,
+                    room: PAGE.saturating_sub(sensor.stored),
                 };
+                let for_page = |age_ms| policy.hold_until_ms(bucket, self.now_ms, age_ms);
                 if sensor.queued || sensor.rows == 0 {
                     // Its page was full before it was due.
                 } else if let Some(until_ms) = for_page(0) {
                     self.wheel.push(until_ms, i);
                 } else if policy.waits_for_turn(
+                    bucket,
                     self.now_ms,
-                    sensor.since_ms,
-                    sensor.stored,
-                    sensor.rows,
                     age_ms,
                     self.turns.until_ms(hash(i), policy.round_ms(age_ms)),
                 ) {

@@ -39,7 +39,7 @@ pub mod summary;
 pub mod tags;
 pub mod value;
 
-pub use batch::{BatchBuilder, ReadingBatch, ReadingRef, ReceiptTimes, Tags};
+pub use batch::{BatchBuilder, ReadingBatch, ReadingRef, ReceiptTimes, RowPosition, Tags};
 pub use catalog::{CatalogUpdate, FieldKinds};
 pub use clock::{Clock, Now, SystemClock, rfc3339};
 pub use compression::compression;

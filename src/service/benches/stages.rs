@@ -19,7 +19,7 @@ use model::{
     StorageMode, SystemClock, ValueRef, summary,
 };
 use pipeline::accumulate::PageLimits;
-use pipeline::accumulate::state::{RowRef, Shard, ShardSettings};
+use pipeline::accumulate::state::{Shard, ShardSettings};
 use pipeline::flush::backoff::Backoff;
 use pipeline::flush::due::DuePolicy;
 use store::mongo::packed_bytes;
@@ -202,11 +202,6 @@ fn accumulating(c: &mut Criterion) {
     let batches: Vec<ReadingBatch> = (0..ROUNDS)
         .map(|round| batch(base_ms + round * second))
         .collect();
-    let row_refs: Vec<RowRef> = batches[0]
-        .places()
-        .iter()
-        .map(|place| (place.offset, place.hash))
-        .collect();
     let settings = ShardSettings {
         span,
         page: PageLimits {
@@ -238,7 +233,7 @@ fn accumulating(c: &mut Criterion) {
             || Shard::new(settings.clone()),
             |mut shard| {
                 for batch in &batches {
-                    shard.accept(batch, &row_refs, Ack::channel().0, false, now);
+                    shard.accept(batch, batch.places(), Ack::channel().0, false, now);
                 }
                 assert_eq!(shard.usage().readings, READINGS * ROUNDS as usize);
                 shard

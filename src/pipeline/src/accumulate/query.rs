@@ -13,8 +13,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::sync::{mpsc, oneshot};
 
 use super::state::Shard;
-use super::state::catalog::CatalogScan;
-use super::state::snapshot::{FleetScan, IdScan, SensorSnapshot, ShardFleet, UnstoredRows};
+use super::state::snapshot::{
+    CatalogScan, FleetScan, IdScan, SensorSnapshot, ShardFleet, UnstoredRows,
+};
 use model::{CatalogUpdate, Now, SensorId, stable_hash};
 
 /// Queries in one shard's queue; further callers wait.

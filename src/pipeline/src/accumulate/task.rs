@@ -2,17 +2,16 @@
 //! decisions here.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use super::query::{QueryHandle, QueryWorker, ShardClosed};
-use super::state::RejectCause;
 use super::state::failing::Quarantined;
 use super::state::{
-    Job, JobResult, RejectedRows, RowRef, Shard, ShardCounts, ShardSettings, ShardUsage,
+    Job, JobResult, RejectCause, RejectedRows, Shard, ShardCounts, ShardSettings, ShardUsage,
 };
 use crate::dead_letters::DeadLetters;
 use crate::enrich::Registry;
@@ -20,7 +19,7 @@ use crate::flush::{Flusher, Lane, Permit};
 use crate::latest::LatestHandle;
 use crate::rollup::RollupHandle;
 use model::ack::Ack;
-use model::{Clock, DeadLetter, ReadingBatch, Rows, Value};
+use model::{Clock, DeadLetter, ReadingBatch, RowPosition, Rows, Value};
 use telemetry::log_limit::LineLimit;
 use telemetry::metrics::{self, Source};
 use telemetry::rejected;
@@ -31,7 +30,7 @@ pub struct ShardBatch {
     /// The batch, shared with the other shards.
     pub batch: Arc<ReadingBatch>,
     /// The rows of `batch` that belong to the shard.
-    pub row_refs: Vec<RowRef>,
+    pub row_refs: Vec<RowPosition>,
     /// Delivered when all of them are stored.
     pub ack: Ack,
     /// See [`Shard::accept`].
@@ -70,10 +69,7 @@ impl ShardHandle {
 /// What a shard holds, for the metrics, and a sign of life for the watchdog.
 #[derive(Debug, Default)]
 pub struct ShardGauges {
-    bytes: AtomicUsize,
-    buckets: AtomicUsize,
-    sensors: AtomicUsize,
-    readings: AtomicUsize,
+    usage: Mutex<ShardUsage>,
     rounds: AtomicU64,
     waits: AtomicBool,
     settled: AtomicU64,
@@ -132,25 +128,16 @@ impl ShardGauges {
 
     /// The quarantined buckets, longest failing first; at most `NAMED_MAX`.
     pub fn named(&self) -> Vec<Quarantined> {
-        self.named
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        held(&self.named).clone()
     }
 
     /// See [`StoreRejects`].
     pub fn store_rejects(&self) -> StoreRejects {
-        self.store_rejects
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        held(&self.store_rejects).clone()
     }
 
     fn note_store_rejects(&self, readings: u64, detail: &str, now_ms: u64) {
-        let mut rejects = self
-            .store_rejects
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut rejects = held(&self.store_rejects);
         rejects.readings += readings;
         rejects.last_ms = now_ms;
         detail.clone_into(&mut rejects.detail);
@@ -159,27 +146,24 @@ impl ShardGauges {
     fn set_quarantined(&self, state: &Shard) {
         let count = state.quarantined_count();
         if self.quarantined.swap(count, Ordering::Relaxed) > 0 || count > 0 {
-            *self.named.lock().unwrap_or_else(PoisonError::into_inner) = state.quarantined();
+            *held(&self.named) = state.quarantined();
         }
     }
 
     fn set(&self, usage: ShardUsage) {
         self.count_round();
-        self.bytes.store(usage.bytes, Ordering::Relaxed);
-        self.buckets.store(usage.buckets, Ordering::Relaxed);
-        self.sensors.store(usage.sensors, Ordering::Relaxed);
-        self.readings.store(usage.readings, Ordering::Relaxed);
+        *held(&self.usage) = usage;
     }
 
     /// The values at the end of the task's last iteration.
     pub fn get(&self) -> ShardUsage {
-        ShardUsage {
-            bytes: self.bytes.load(Ordering::Relaxed),
-            buckets: self.buckets.load(Ordering::Relaxed),
-            sensors: self.sensors.load(Ordering::Relaxed),
-            readings: self.readings.load(Ordering::Relaxed),
-        }
+        *held(&self.usage)
     }
+}
+
+/// Ignores poisoning: every value is replaced as a whole, or is only text for an operator.
+fn held<T>(value: &Mutex<T>) -> MutexGuard<'_, T> {
+    value.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Capacity of a shard's channel, in shard batches.
@@ -254,30 +238,21 @@ impl ShardTask {
     /// sensors.
     #[must_use]
     pub fn with_latest_and_tags(
-        self,
+        mut self,
         registry: Registry,
         latest: Option<LatestHandle>,
     ) -> ShardTask {
-        ShardTask {
-            state: self.state.with_registry(registry),
-            latest,
-            ..self
-        }
+        self.state.set_registry(registry);
+        ShardTask { latest, ..self }
     }
 
     /// The same task; it passes readings on to the daily rollup.
     #[must_use]
-    pub fn with_rollup(self, rollup: Option<RollupHandle>) -> ShardTask {
-        let state = if rollup.is_some() {
-            self.state.reporting_settled()
-        } else {
-            self.state
-        };
-        ShardTask {
-            state,
-            rollup,
-            ..self
+    pub fn with_rollup(mut self, rollup: Option<RollupHandle>) -> ShardTask {
+        if rollup.is_some() {
+            self.state.report_settled();
         }
+        ShardTask { rollup, ..self }
     }
 
     /// Runs until every handle is dropped and everything is stored. A panic of the state or of a
@@ -502,12 +477,6 @@ impl ShardTask {
             .fetch_add(stored + duplicates, Ordering::Relaxed);
         self.gauges.jobs.store(self.jobs.len(), Ordering::Relaxed);
         self.gauges.set(self.state.usage());
-    }
-}
-
-impl std::fmt::Debug for ShardTask {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.state.fmt(f)
     }
 }
 

@@ -162,11 +162,3 @@ impl Enrichment {
         Ok(())
     }
 }
-
-impl std::fmt::Debug for Enrichment {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Enrichment")
-            .field("interval", &self.interval)
-            .finish_non_exhaustive()
-    }
-}

@@ -33,6 +33,19 @@ const LATE_PART: u64 = 4;
 const BEHIND_PART: u64 = 16;
 const BEHIND_MAX_MS: u64 = 1000;
 
+/// A due bucket, as far as it decides whether the bucket is held.
+#[derive(Debug, Clone, Copy)]
+pub struct DueBucket {
+    /// When its first pending reading arrived (monotonic ms).
+    pub since_ms: u64,
+    /// Pending readings.
+    pub readings: usize,
+    /// Readings stored in its page, which a write rewrites.
+    pub stored: usize,
+    /// Readings that its page has room for.
+    pub room: usize,
+}
+
 /// How due times are determined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DuePolicy {
@@ -57,27 +70,20 @@ impl DuePolicy {
         }
     }
 
-    /// For a due bucket: until when it may wait for its page to become full, if `rows` arrived
-    /// since `since_ms` and the page has room for `room`. `age_ms`: how old a reading may get now;
-    /// `max_age` if that is more. `None`: write it now.
-    pub fn hold_until_ms(
-        self,
-        now_ms: u64,
-        since_ms: u64,
-        rows: usize,
-        room: usize,
-        age_ms: u64,
-    ) -> Option<u64> {
+    /// Until when a due bucket may wait for its page to become full; `None`: write it now. `age_ms`:
+    /// how old a reading may get now; `max_age` if that is more.
+    pub fn hold_until_ms(self, bucket: DueBucket, now_ms: u64, age_ms: u64) -> Option<u64> {
         let DuePolicy::Age(max_age) = self else {
             return None;
         };
         let hold_ms = age_ms.clamp(max_age, max_age * FOR_PAGE_AGES);
         // Rounded like the wheel: a bucket that is put back must not be due again immediately.
-        let limit_ms = (since_ms + hold_ms) / self.grain_ms() * self.grain_ms();
-        let waited_ms = now_ms.saturating_sub(since_ms).max(1);
+        let limit_ms = (bucket.since_ms + hold_ms) / self.grain_ms() * self.grain_ms();
+        let waited_ms = now_ms.saturating_sub(bucket.since_ms).max(1);
         // A write that fills a page also seals it, so it is sent when the first reading of the next
         // page has arrived.
-        let fills_ms = waited_ms.saturating_mul(room as u64 + 1) / (rows as u64).max(1);
+        let readings = (bucket.readings as u64).max(1);
+        let fills_ms = waited_ms.saturating_mul(bucket.room as u64 + 1) / readings;
         (now_ms < limit_ms && fills_ms <= hold_ms).then_some(limit_ms)
     }
 
@@ -90,27 +96,18 @@ impl DuePolicy {
         }
     }
 
-    /// For a due bucket with `rows` readings, the first of which came at `since_ms`, and a page with
-    /// `stored` readings: whether it waits for its sensor's turn, which comes after `turn_ms`.
-    /// `age_ms`: how old a reading may get now.
-    pub fn waits_for_turn(
-        self,
-        now_ms: u64,
-        since_ms: u64,
-        stored: usize,
-        rows: usize,
-        age_ms: u64,
-        turn_ms: u64,
-    ) -> bool {
+    /// Whether a due bucket waits for its sensor's turn, which comes after `turn_ms`. `age_ms`: how
+    /// old a reading may get now.
+    pub fn waits_for_turn(self, bucket: DueBucket, now_ms: u64, age_ms: u64, turn_ms: u64) -> bool {
         let DuePolicy::Age(max_age) = self else {
             return false;
         };
         let until_due_ms = max_age + max_age / LATE_PART;
-        let waited_ms = now_ms.saturating_sub(since_ms);
+        let waited_ms = now_ms.saturating_sub(bucket.since_ms);
         age_ms >= until_due_ms + max_age
             && waited_ms <= until_due_ms
             && waited_ms + turn_ms <= age_ms
-            && !is_worthwhile(stored, rows)
+            && !is_worthwhile(bucket.stored, bucket.readings)
     }
 
     /// How long a round of turns takes while readings may be this old.
@@ -213,32 +210,41 @@ mod tests {
         assert_eq!(policy.due_ms(first - 1, 77), first);
     }
 
+    /// With its first reading at `since_ms`, and a page without stored readings.
+    fn bucket(since_ms: u64, readings: usize, room: usize) -> DueBucket {
+        DueBucket {
+            since_ms,
+            readings,
+            stored: 0,
+            room,
+        }
+    }
+
     #[test]
     fn a_bucket_that_fills_its_page_in_time_is_held_but_not_beyond_max_age() {
         let policy = DuePolicy::Age(15_000);
         // 70 a second fill a page of 1000 in 14.3 s, 60 a second do not.
+        let fast = bucket(0, 700, 1000);
+        assert_eq!(policy.hold_until_ms(fast, 10_000, 15_000), Some(14_976));
+        let slow = bucket(0, 600, 1000);
+        assert_eq!(policy.hold_until_ms(slow, 10_000, 0), None);
         assert_eq!(
-            policy.hold_until_ms(10_000, 0, 700, 1000, 15_000),
-            Some(14_976)
-        );
-        assert_eq!(policy.hold_until_ms(10_000, 0, 600, 1000, 0), None);
-        assert_eq!(
-            policy.hold_until_ms(10_000, 0, 600, 800, 0),
+            policy.hold_until_ms(bucket(0, 600, 800), 10_000, 0),
             Some(14_976),
             "the room that is left counts"
         );
         assert_eq!(
-            policy.hold_until_ms(14_976, 0, 999, 1000, 15_000),
+            policy.hold_until_ms(bucket(0, 999, 1000), 14_976, 15_000),
             None,
             "it has waited long enough"
         );
         assert_eq!(
-            policy.hold_until_ms(7, 7, 1, 1000, 0),
+            policy.hold_until_ms(bucket(7, 1, 1000), 7, 0),
             Some(14_976),
             "with no time passed it looks like a burst"
         );
         assert_eq!(
-            DuePolicy::Linger(15_000).hold_until_ms(10_000, 0, 700, 1000, 15_000),
+            DuePolicy::Linger(15_000).hold_until_ms(fast, 10_000, 15_000),
             None,
             "the sender waits"
         );
@@ -247,7 +253,7 @@ mod tests {
     #[test]
     fn while_the_store_is_busy_it_is_held_up_to_the_age_or_twice_max_age() {
         let policy = DuePolicy::Age(15_000);
-        let hold = |rows, age_ms| policy.hold_until_ms(10_000, 0, rows, 1000, age_ms);
+        let hold = |rows, age_ms| policy.hold_until_ms(bucket(0, rows, 1000), 10_000, age_ms);
         // 60 a second fill a page of 1000 in 16.7 s.
         assert_eq!(hold(600, 16_000), None);
         assert_eq!(hold(600, 17_000), Some(16_848));
@@ -256,7 +262,7 @@ mod tests {
         assert_eq!(hold(334, 360_000), Some(29_952));
         assert_eq!(hold(333, 360_000), None, "more than twice max_age");
         assert_eq!(
-            policy.hold_until_ms(29_952, 0, 999, 1000, 360_000),
+            policy.hold_until_ms(bucket(0, 999, 1000), 29_952, 360_000),
             None,
             "it has waited long enough"
         );
@@ -272,8 +278,14 @@ mod tests {
             [16_000, 36_000, 300_000]
         );
         // The first reading came 11 s ago.
-        let waits = |stored, rows, age_ms, turn_ms| {
-            policy.waits_for_turn(16_000, 5_000, stored, rows, age_ms, turn_ms)
+        let few = bucket(5_000, 1, 1000);
+        let waits = |stored, readings, age_ms, turn_ms| {
+            let bucket = DueBucket {
+                stored,
+                readings,
+                ..few
+            };
+            policy.waits_for_turn(bucket, 16_000, age_ms, turn_ms)
         };
         assert!(waits(0, 1, 300_000, 289_000));
         assert!(
@@ -286,13 +298,13 @@ mod tests {
         );
         assert!(!waits(0, 30, 300_000, 0), "it has enough readings");
         assert!(waits(500, 30, 300_000, 0), "not for a page of 500");
-        assert!(policy.waits_for_turn(25_000, 5_000, 0, 1, 300_000, 280_000));
+        assert!(policy.waits_for_turn(few, 25_000, 300_000, 280_000));
         assert!(
-            !policy.waits_for_turn(25_001, 5_000, 0, 1, 300_000, 0),
+            !policy.waits_for_turn(few, 25_001, 300_000, 0),
             "it has waited for something else"
         );
         assert!(
-            !DuePolicy::Linger(5).waits_for_turn(16_000, 5_000, 0, 1, 300_000, 0),
+            !DuePolicy::Linger(5).waits_for_turn(few, 16_000, 300_000, 0),
             "the sender waits"
         );
     }

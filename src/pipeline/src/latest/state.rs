@@ -16,8 +16,8 @@ use model::ack::{Ack, Acks};
 use model::latest::{prune, wire_bytes};
 
 use model::{
-    FieldSchemas, LatestUpdate, Now, ReadingBatch, RowFlags, Rows, SensorId, sensor_id_memory,
-    stable_hash,
+    FieldSchemas, LatestUpdate, Now, ReadingBatch, RowFlags, RowPosition, Rows, SensorId,
+    sensor_id_memory, stable_hash,
 };
 
 /// The settings of a task, fixed at its start.
@@ -40,9 +40,6 @@ pub struct LatestSettings {
 /// How often schemas are swept for unused ones, normally and when the task is full (ms).
 const SWEEP_MS: u64 = 10_000;
 const SWEEP_FULL_MS: u64 = 1000;
-
-/// The row of a reading in its batch, and its sensor's hash.
-pub(crate) type RowRef = (u32, u64);
 
 /// An update and its acknowledgements.
 #[derive(Debug)]
@@ -138,12 +135,12 @@ impl Latest {
     pub fn accept(
         &mut self,
         batch: &ReadingBatch,
-        row_refs: &[RowRef],
+        row_refs: &[RowPosition],
         ack: Option<Ack>,
         now: Now,
     ) {
         self.schemas.begin(batch);
-        for &(offset, hash) in row_refs {
+        for &RowPosition { offset, hash } in row_refs {
             let Some(reading) = batch.at(offset) else {
                 continue;
             };
@@ -310,13 +307,5 @@ impl Latest {
         {
             self.ready.extend(early);
         }
-    }
-}
-
-impl std::fmt::Debug for Latest {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Latest")
-            .field("holding", &self.usage)
-            .finish_non_exhaustive()
     }
 }

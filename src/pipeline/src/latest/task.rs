@@ -1,18 +1,17 @@
 //! The task around the state: receives batches, sends commands. No decisions here.
 
 use std::collections::HashSet;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-use super::state::{Latest, LatestSettings, LatestUsage, Pending, RowRef};
+use super::state::{Latest, LatestSettings, LatestUsage, Pending};
 use crate::flush::backoff::Backoff;
 use crate::flush::{Flusher, Permit};
 use model::ack::Ack;
-use model::{Clock, ReadingBatch, SensorId};
+use model::{Clock, ReadingBatch, RowPosition, SensorId};
 use store::{LatestWriteResult, StoreError, StoreErrorKind};
 use telemetry::log_limit::LineLimit;
 use telemetry::metrics;
@@ -35,7 +34,7 @@ const TICK: Duration = Duration::from_millis(20);
 
 struct Arrival {
     batch: Arc<ReadingBatch>,
-    row_refs: Vec<RowRef>,
+    row_refs: Vec<RowPosition>,
     ack: Option<Ack>,
 }
 
@@ -53,7 +52,12 @@ impl LatestHandle {
     }
 
     /// Sends readings to the task; waits while it is at its limit of memory.
-    pub async fn send(&self, batch: Arc<ReadingBatch>, row_refs: Vec<RowRef>, ack: Option<Ack>) {
+    pub async fn send(
+        &self,
+        batch: Arc<ReadingBatch>,
+        row_refs: Vec<RowPosition>,
+        ack: Option<Ack>,
+    ) {
         // The task lives as long as its shard unless it panics, which ends the service. The
         // acknowledgements that it held are then not delivered.
         let _ = self
@@ -67,31 +71,18 @@ impl LatestHandle {
     }
 }
 
-impl std::fmt::Debug for Arrival {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Arrival of {} readings", self.row_refs.len())
-    }
-}
-
 /// What a task holds in memory, for the metrics.
 #[derive(Debug, Default)]
-pub struct LatestGauges {
-    sensors: AtomicUsize,
-    bytes: AtomicUsize,
-}
+pub struct LatestGauges(Mutex<LatestUsage>);
 
 impl LatestGauges {
     fn set(&self, usage: LatestUsage) {
-        self.sensors.store(usage.sensors, Ordering::Relaxed);
-        self.bytes.store(usage.bytes, Ordering::Relaxed);
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = usage;
     }
 
     /// The values at the end of the task's last iteration.
     pub fn get(&self) -> LatestUsage {
-        LatestUsage {
-            sensors: self.sensors.load(Ordering::Relaxed),
-            bytes: self.bytes.load(Ordering::Relaxed),
-        }
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -277,11 +268,5 @@ impl LatestTask {
                 );
             });
         }
-    }
-}
-
-impl std::fmt::Debug for LatestTask {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.state.fmt(f)
     }
 }

@@ -2,19 +2,19 @@
 //! shard under a lock that is held for bookkeeping only: the shard must be able to report settled
 //! readings while the state is full.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
-use super::state::{Rollup, RollupSettings, RollupUsage, RowRef, Settled};
+use super::state::{Rollup, RollupSettings, RollupUsage, Settled};
 use crate::flush::backoff::Backoff;
 use crate::flush::days::DaysPermit;
 use crate::flush::{Flusher, Permit};
 use model::ack::Ack;
-use model::{Clock, Day, ReadingBatch};
+use model::{Clock, Day, ReadingBatch, RowPosition};
 use store::StoreError;
 use store::days::{DayMark, DayWritten, SensorDay};
 use telemetry::metrics::{self, DayResult};
@@ -46,7 +46,7 @@ pub struct RollupHandle(Arc<Shared>);
 impl RollupHandle {
     /// Adds readings that arrive, duplicates too. Holds a part of `ack` until the marks of their
     /// days are durable.
-    pub fn accept(&self, batch: &ReadingBatch, row_refs: &[RowRef], ack: &Ack) {
+    pub fn accept(&self, batch: &ReadingBatch, row_refs: &[RowPosition], ack: &Ack) {
         let mut state = self.0.state();
         state.accept(batch, row_refs, ack, self.0.clock.now());
         if state.has_marks() {
@@ -102,26 +102,16 @@ impl RollupView {
 
 /// What a task holds in memory, for the metrics.
 #[derive(Debug, Default)]
-pub struct RollupGauges {
-    days: AtomicUsize,
-    bytes: AtomicUsize,
-    overdue_ms: AtomicU64,
-}
+pub struct RollupGauges(Mutex<RollupUsage>);
 
 impl RollupGauges {
     fn set(&self, usage: RollupUsage) {
-        self.days.store(usage.days, Ordering::Relaxed);
-        self.bytes.store(usage.bytes, Ordering::Relaxed);
-        self.overdue_ms.store(usage.overdue_ms, Ordering::Relaxed);
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = usage;
     }
 
     /// The values at the end of the task's last iteration.
     pub fn get(&self) -> RollupUsage {
-        RollupUsage {
-            days: self.days.load(Ordering::Relaxed),
-            bytes: self.bytes.load(Ordering::Relaxed),
-            overdue_ms: self.overdue_ms.load(Ordering::Relaxed),
-        }
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -380,22 +370,4 @@ async fn compute(
     metrics::days_computed(DayResult::Refused, refused);
     metrics::days_computed(DayResult::Written, writes.len() as u64 - refused);
     Ok(answers)
-}
-
-impl std::fmt::Debug for RollupHandle {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("RollupHandle")
-    }
-}
-
-impl std::fmt::Debug for RollupView {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("RollupView")
-    }
-}
-
-impl std::fmt::Debug for RollupTask {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("RollupTask")
-    }
 }

@@ -19,7 +19,7 @@ use crate::dead_letters::DeadLetters;
 use journal::admission::IngestReceiver;
 use journal::{EntryKind, Follower};
 use model::ack::Ack;
-use model::{Clock, DeadLetter, ReadingBatch};
+use model::{Clock, DeadLetter, ReadingBatch, RowPosition};
 use oldest::Oldest;
 use postponed::Postponed;
 use telemetry::metrics::{self, Source};
@@ -159,13 +159,13 @@ async fn send_in_order<P>(
     }
 }
 
-/// Assigns the readings of a batch to `shards` shards: row and hash, in the batch's order.
-pub fn row_refs(batch: &ReadingBatch, shards: usize) -> Vec<Vec<(u32, u64)>> {
+/// Assigns the readings of a batch to `shards` shards, in the batch's order.
+pub fn row_refs(batch: &ReadingBatch, shards: usize) -> Vec<Vec<RowPosition>> {
     let expected = batch.len() / shards.max(1) + 1;
-    let mut row_refs: Vec<Vec<(u32, u64)>> =
+    let mut row_refs: Vec<Vec<RowPosition>> =
         (0..shards).map(|_| Vec::with_capacity(expected)).collect();
     for place in batch.places() {
-        row_refs[shard_of(place.hash, shards)].push((place.offset, place.hash));
+        row_refs[shard_of(place.hash, shards)].push(*place);
     }
     row_refs
 }

@@ -46,7 +46,7 @@ use stored_state::StoredState;
 
 use super::dedup::{DedupWindow, ExternalWrites};
 use crate::flush::age::is_worthwhile;
-use crate::flush::due::DuePolicy;
+use crate::flush::due::{DueBucket, DuePolicy};
 use model::ack::{Ack, Acks};
 use model::{BucketStart, FieldSchema, ReadingKey, RowFlags, Rows, StorageMode, memory, rows};
 
@@ -138,16 +138,23 @@ pub(super) struct Bucket {
 /// The `due_ms` of a bucket that waits for its sensor's turn ([`crate::flush::turns`]).
 pub(super) const AT_ITS_TURN: u64 = u64::MAX;
 
-/// The bucket's next operation.
+/// What a bucket needs of the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum NextOp {
-    /// Nothing to do, or an answer is outstanding.
-    Nothing,
+pub(super) enum Operation {
     Load,
     /// Insert a new page.
     Create,
     /// Append to a page.
     Append,
+}
+
+/// For how long a due bucket is held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Hold {
+    /// Until this time (monotonic ms).
+    UntilMs(u64),
+    /// Until its sensor's turn.
+    ForTurn,
 }
 
 impl Bucket {
@@ -368,39 +375,44 @@ impl Bucket {
         is_worthwhile(self.open_page().0 as usize, self.pending_rows())
     }
 
-    /// Until when a due bucket is still held, a time or [`AT_ITS_TURN`]: see
-    /// [`DuePolicy::hold_until_ms`] and [`DuePolicy::waits_for_turn`].
-    pub(super) fn hold_until_ms(
+    /// Whether a due bucket is still held: see [`DuePolicy::hold_until_ms`] and
+    /// [`DuePolicy::waits_for_turn`]. `age_ms`: how old its readings may get; `turn_ms`: the time
+    /// until its sensor's turn.
+    pub(super) fn hold(
         &self,
         due: DuePolicy,
         limits: PageLimits,
         now_ms: u64,
         age_ms: u64,
         turn_ms: u64,
-    ) -> Option<u64> {
+    ) -> Option<Hold> {
         // After a failure it is not held: while it waits, another writer may be faster once more.
+        let next = self.next_operation(limits);
         let may_wait =
-            self.attempts == 0 && matches!(self.next_op(limits), NextOp::Create | NextOp::Append);
+            self.attempts == 0 && matches!(next, Some(Operation::Create | Operation::Append));
         let pending = self.pending.as_ref().filter(|_| may_wait)?;
-        let room = limits.readings.saturating_sub(self.page_holds().0) as usize;
-        let since_ms = pending.since_ms;
-        let rows = pending.rows.len();
-        let for_page = |age_ms| due.hold_until_ms(now_ms, since_ms, rows, room, age_ms);
-        let stored = self.open_page().0 as usize;
-        let waits_for_turn = due.waits_for_turn(now_ms, since_ms, stored, rows, age_ms, turn_ms);
+        let bucket = DueBucket {
+            since_ms: pending.since_ms,
+            readings: pending.rows.len(),
+            stored: self.open_page().0 as usize,
+            room: limits.readings.saturating_sub(self.page_holds().0) as usize,
+        };
+        let for_page = |age_ms| {
+            let until_ms = due.hold_until_ms(bucket, now_ms, age_ms);
+            until_ms.map(Hold::UntilMs)
+        };
+        let waits_for_turn = due.waits_for_turn(bucket, now_ms, age_ms, turn_ms);
         // From few readings the rate of a sensor is hardly known, so those wait for the turn.
         for_page(0)
-            .or(waits_for_turn.then_some(AT_ITS_TURN))
+            .or(waits_for_turn.then_some(Hold::ForTurn))
             .or_else(|| for_page(age_ms))
     }
 
-    /// The next operation that it needs.
-    pub(super) fn next_op(&self, limits: PageLimits) -> NextOp {
-        let Some(pending) = self.pending.as_ref().filter(|_| self.in_flight.is_none()) else {
-            return NextOp::Nothing;
-        };
-        match (pending.check, self.stored) {
-            (false, StoredState::New | StoredState::Page { sealed: true, .. }) => NextOp::Create,
+    /// The operation that it needs; `None` if there is nothing to do, or an answer is outstanding.
+    pub(super) fn next_operation(&self, limits: PageLimits) -> Option<Operation> {
+        let pending = self.pending.as_ref().filter(|_| self.in_flight.is_none())?;
+        Some(match (pending.check, self.stored) {
+            (false, StoredState::New | StoredState::Page { sealed: true, .. }) => Operation::Create,
             (
                 false,
                 StoredState::Page {
@@ -408,9 +420,9 @@ impl Bucket {
                     summary,
                     ..
                 },
-            ) if !summary.must_be_looked_up(limits) => NextOp::Append,
-            _ => NextOp::Load,
-        }
+            ) if !summary.must_be_looked_up(limits) => Operation::Append,
+            _ => Operation::Load,
+        })
     }
 
     /// For a load: the time from which on the stored readings are needed; `None` if none are.

@@ -84,11 +84,11 @@ impl TargetPage {
 }
 
 impl Bucket {
-    /// Takes the next statement; call only if [`Bucket::next_op`] is `Create` or `Append`.
+    /// Takes the next statement; call only if [`Bucket::next_operation`] is `Create` or `Append`.
     /// `keys_max`: how many stored readings it may remember; `storage_mode`: of new buckets.
     pub(crate) fn take(
         &mut self,
-        sensor_id: &SensorId,
+        sensor_id: SensorId,
         tags: Option<&Arc<Tags>>,
         limits: PageLimits,
         keys_max: usize,
@@ -121,7 +121,7 @@ impl Bucket {
         }
         let seal = is_cut || target.summary.is_full(limits) || (rest && !series);
         Some(PageWrite {
-            sensor_id: sensor_id.clone(),
+            sensor_id,
             start: self.start,
             page: target.page,
             kind: target.kind(seal),

@@ -112,7 +112,7 @@ impl EvictedSensors {
     }
 
     /// Removes a sensor that reports again, and returns its intervals.
-    pub(super) fn back(&mut self, id: &str) -> Reports {
+    pub(super) fn take(&mut self, id: &str) -> Reports {
         if self.0.is_empty() {
             Reports::default()
         } else {
@@ -183,14 +183,14 @@ mod tests {
             evicted.add(format!("s{i}").into(), reports);
             assert!(evicted.0.len() <= GONE_MAX);
         }
-        assert_eq!(evicted.back("s5"), Reports::default());
+        assert_eq!(evicted.take("s5"), Reports::default());
         let last = GONE_MAX as i64 * 3 - 1;
         assert_eq!(
-            evicted.back(&format!("s{last}")).arrivals.last_ts_ms(),
+            evicted.take(&format!("s{last}")).arrivals.last_ts_ms(),
             Some(last * 1000)
         );
         assert_eq!(
-            evicted.back(&format!("s{last}")),
+            evicted.take(&format!("s{last}")),
             Reports::default(),
             "it is back"
         );

@@ -1,20 +1,24 @@
-//! Read-only views of a shard for queries. Each step is short: one sensor, or [`SCAN_STEP`] slots
-//! of the slab, so that a shard of a million sensors continues its work in between.
+//! Read-only views of a shard for queries. Each step is short: few sensors, or [`SCAN_STEP`] slots of
+//! the slab, so that a shard of a million sensors continues its work in between. Pure.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
+use std::ops::Range;
 use std::sync::Arc;
 
 pub use super::sensors::NewSensor;
 
-use super::super::bucket::UnstoredBucket;
-use super::reporting_interval::ReportingInterval;
-use super::{Sensor, Shard};
+use super::Shard;
+use super::reporting_interval::{ReportingInterval, Reports};
+use super::sensors::Entry;
+use crate::accumulate::bucket::{Bucket, UnstoredBucket};
 use model::catalog::floor_arrival;
-use model::{Now, Rows, SensorId, Tags, Value, keep_newer, stable_hash};
+use model::{CatalogUpdate, Now, Rows, SensorId, Tags, Value, has_prefix, keep_newer, stable_hash};
 
 /// Slab slots per step of a scan: about half a millisecond if none of it is in the CPU cache.
 const SCAN_STEP: usize = 2048;
+/// Sensors that are looked up by id in one step of a scan.
+const LOOK_UP_STEP: usize = 256;
 
 /// Maximum bytes of rows that one view copies.
 const VIEW_BYTES_MAX: usize = 16 << 20;
@@ -106,19 +110,15 @@ impl IdScan {
         }
     }
 
-    fn look(&mut self, sensor: &Sensor) {
-        let id = &sensor.id;
+    fn look(&mut self, entry: &Entry) {
+        let id = &entry.sensor.id;
         let wanted =
             id.starts_with(&self.prefix) && self.after.as_deref().is_none_or(|after| **id > *after);
         let full = self.found.len() >= self.limit;
         if !wanted || full && self.found.peek().is_some_and(|last| id >= last) {
             return;
         }
-        if !sensor
-            .buckets
-            .iter()
-            .any(super::super::bucket::Bucket::holds_rows)
-        {
+        if !entry.buckets.iter().any(Bucket::holds_rows) {
             return;
         }
         if full {
@@ -167,9 +167,10 @@ impl FleetScan {
         }
     }
 
-    fn look(&mut self, sensor: &Sensor, step_ms: i64) {
+    fn look(&mut self, entry: &Entry, step_ms: i64) {
+        let sensor = &entry.sensor;
         let rate = sensor.rate.per_minute(self.mono_ms);
-        let last_ts_ms = sensor.last_ts_ms();
+        let last_ts_ms = entry.last_ts_ms();
         if let Some(last_ts_ms) = last_ts_ms.filter(|_| rate > 0.0) {
             let least = self.busiest.peek().map_or(0, |Reverse((bits, ..))| *bits);
             if self.busiest.len() < FLEET_MAX || rate.to_bits() > least {
@@ -180,13 +181,19 @@ impl FleetScan {
             }
         }
         let arrivals = sensor.reports.arrivals;
-        self.look_silent((&sensor.id, sensor.hash), step_ms, arrivals, last_ts_ms);
+        self.look_silent(&sensor.id, sensor.hash, step_ms, arrivals, last_ts_ms);
+    }
+
+    fn look_evicted(&mut self, id: &SensorId, reports: Reports, step_ms: i64) {
+        let last_ts_ms = reports.interval.last_ts_ms();
+        self.look_silent(id, stable_hash(id), step_ms, reports.arrivals, last_ts_ms);
     }
 
     /// `step_ms`: the precision of the last arrival in the catalogue.
     fn look_silent(
         &mut self,
-        (id, hash): (&SensorId, u64),
+        id: &SensorId,
+        hash: u64,
         step_ms: i64,
         arrivals: ReportingInterval,
         last_ts_ms: Option<i64>,
@@ -209,6 +216,64 @@ impl FleetScan {
     }
 }
 
+/// A scan for the sensors with unstored rows that the catalogue may not know.
+#[derive(Debug)]
+pub(crate) struct CatalogScan {
+    sensor_ids: Option<Vec<SensorId>>,
+    prefixes: Vec<String>,
+    after: Option<SensorId>,
+    limit: usize,
+    at: usize,
+    found: BTreeMap<SensorId, CatalogUpdate>,
+}
+
+impl CatalogScan {
+    /// A scan for the first `limit` of these sensors (or of all) that begin with one of the
+    /// prefixes, after `after` in byte order.
+    pub(crate) fn new(
+        sensor_ids: Option<Vec<SensorId>>,
+        prefixes: Vec<String>,
+        after: Option<SensorId>,
+        limit: usize,
+    ) -> CatalogScan {
+        CatalogScan {
+            sensor_ids,
+            prefixes,
+            after,
+            limit,
+            at: 0,
+            found: Default::default(),
+        }
+    }
+
+    fn look(&mut self, shard: &Shard, entry: &Entry) {
+        let sensor = &entry.sensor;
+        let full = self.found.len() >= self.limit;
+        if !has_prefix(&sensor.id, &self.prefixes)
+            || self.after.as_ref().is_some_and(|after| sensor.id <= *after)
+            || full
+                && self
+                    .found
+                    .last_key_value()
+                    .is_none_or(|(last, _)| sensor.id > *last)
+        {
+            return;
+        }
+        let Some(update) = shard.catalog.unstored_update(entry) else {
+            return;
+        };
+        if full {
+            self.found.pop_last();
+        }
+        self.found.insert(sensor.id.clone(), update);
+    }
+
+    /// The updates found, ordered by sensor.
+    pub(crate) fn into_updates(self) -> Vec<CatalogUpdate> {
+        self.found.into_values().collect()
+    }
+}
+
 /// Keeps the [`FLEET_MAX`] largest.
 fn push_bounded<T: Ord>(heap: &mut BinaryHeap<Reverse<T>>, value: T) {
     heap.push(Reverse(value));
@@ -217,26 +282,16 @@ fn push_bounded<T: Ord>(heap: &mut BinaryHeap<Reverse<T>>, value: T) {
     }
 }
 
-impl Sensor {
-    fn last_ts_ms(&self) -> Option<i64> {
-        self.buckets
-            .iter()
-            .filter_map(super::super::bucket::Bucket::last_ts_ms)
-            .max()
-            .max(self.reports.interval.last_ts_ms())
-    }
-}
-
 impl Shard {
     /// A view of one sensor's rows in `from_ms..to_ms`; empty if there are none.
     pub fn view(&self, hash: u64, sensor_id: &str, from_ms: i64, to_ms: i64) -> UnstoredRows {
         let mut view = UnstoredRows::default();
-        let Some(sensor) = self.known(hash, sensor_id) else {
+        let Some(entry) = self.sensors.by_id(hash, sensor_id) else {
             return view;
         };
         let span = self.settings.span;
         let mut bytes = 0;
-        for bucket in sensor.buckets.iter() {
+        for bucket in entry.buckets.iter() {
             let overlaps = bucket.start.0 < to_ms && span.end(bucket.start) > from_ms;
             if !overlaps || !bucket.holds_rows() {
                 continue;
@@ -264,46 +319,59 @@ impl Shard {
 
     /// The newest state of one sensor, as far as it is in memory.
     pub fn snapshot(&self, hash: u64, sensor_id: &str) -> SensorSnapshot {
-        let Some(sensor) = self.known(hash, sensor_id) else {
+        let Some(entry) = self.sensors.by_id(hash, sensor_id) else {
             return SensorSnapshot::default();
         };
-        let mut snapshot = SensorSnapshot {
-            last_ts_ms: sensor.last_ts_ms(),
-            ..SensorSnapshot::default()
-        };
-        snapshot.tags = self.registry.tags(&sensor.id, sensor.newest_tags.as_ref());
-        snapshot.tags_ts_ms = sensor.newest_tags.is_some().then_some(sensor.tags_ts_ms);
-        for row in sensor
-            .buckets
-            .iter()
-            .flat_map(super::super::bucket::Bucket::rows)
-            .flat_map(Rows::iter)
-        {
-            keep_newer(&mut snapshot.values, row.ts_ms, row.named());
+        let mut values = BTreeMap::new();
+        let rows = entry.buckets.iter().flat_map(Bucket::rows);
+        for row in rows.flat_map(Rows::iter) {
+            keep_newer(&mut values, row.ts_ms, row.named());
         }
-        snapshot
+        SensorSnapshot {
+            last_ts_ms: entry.last_ts_ms(),
+            tags: self.catalog.newest_tags(&entry.sensor),
+            tags_ts_ms: entry.sensor.tags.newest_ts_ms(),
+            values,
+        }
     }
 
     /// Continues a scan for ids; returns `true` at its end. Finds every sensor that exists during
     /// the whole scan.
     pub(crate) fn scan_ids(&self, scan: &mut IdScan) -> bool {
-        let (sensors, is_last) = self.step(&mut scan.at);
-        sensors.for_each(|sensor| scan.look(sensor));
+        let slots = self.next_slots(&mut scan.at);
+        (self.sensors.in_slots(slots)).for_each(|entry| scan.look(entry));
+        scan.at >= self.sensors.slots()
+    }
+
+    /// Does one step of a scan; `true` at the end.
+    pub(crate) fn scan_catalog(&self, scan: &mut CatalogScan) -> bool {
+        let Some(ids) = scan.sensor_ids.take() else {
+            let slots = self.next_slots(&mut scan.at);
+            (self.sensors.in_slots(slots)).for_each(|entry| scan.look(self, entry));
+            return scan.at >= self.sensors.slots();
+        };
+        let from = scan.at;
+        scan.at = ids.len().min(from + LOOK_UP_STEP);
+        for id in &ids[from..scan.at] {
+            if let Some(entry) = self.sensors.by_id(stable_hash(id), id) {
+                scan.look(self, entry);
+            }
+        }
+        let is_last = scan.at >= ids.len();
+        scan.sensor_ids = Some(ids);
         is_last
     }
 
     /// Continues a scan of the fleet; returns the result at its end.
     pub(crate) fn scan_fleet(&self, scan: &mut FleetScan) -> Option<ShardFleet> {
         let step_ms = self.settings.arrival_step_ms;
-        let (sensors, is_last) = self.step(&mut scan.at);
-        sensors.for_each(|sensor| scan.look(sensor, step_ms));
-        if !is_last {
+        let slots = self.next_slots(&mut scan.at);
+        (self.sensors.in_slots(slots)).for_each(|entry| scan.look(entry, step_ms));
+        if scan.at < self.sensors.slots() {
             return None;
         }
-        for (id, reports) in self.evicted.iter() {
-            let of = (id, stable_hash(id));
-            let last_ts_ms = reports.interval.last_ts_ms();
-            scan.look_silent(of, step_ms, reports.arrivals, last_ts_ms);
+        for (id, reports) in self.sensors.evicted() {
+            scan.look_evicted(id, reports, step_ms);
         }
         let busiest = std::mem::take(&mut scan.busiest)
             .into_sorted_vec()
@@ -317,7 +385,7 @@ impl Shard {
             .into_sorted_vec()
             .into_iter();
         Some(ShardFleet {
-            sensors: self.usage.sensors,
+            sensors: self.sensors.len(),
             heard: scan.heard,
             late: scan.late,
             busiest: busiest.map(busy).collect(),
@@ -330,29 +398,15 @@ impl Shard {
                     },
                 )
                 .collect(),
-            new_sensors: self.new_sensors.iter().rev().cloned().collect(),
+            new_sensors: self.sensors.newest().cloned().collect(),
         })
     }
 
-    /// The sensors of a scan's next step, and whether it is the last one.
-    pub(super) fn step<'a>(
-        &'a self,
-        at: &mut usize,
-    ) -> (impl Iterator<Item = &'a Sensor> + use<'a>, bool) {
+    /// The slots of a scan's next step.
+    fn next_slots(&self, at: &mut usize) -> Range<usize> {
         let from = *at;
-        let end = self.sensors.capacity();
         *at += SCAN_STEP;
-        (
-            (from..end.min(*at)).filter_map(|slot| self.sensors.get(slot)),
-            *at >= end,
-        )
-    }
-
-    pub(super) fn known(&self, hash: u64, sensor_id: &str) -> Option<&Sensor> {
-        let slot = self
-            .index
-            .find(hash, |&slot| *self.sensors[slot as usize].id == *sensor_id)?;
-        self.sensors.get(*slot as usize)
+        from..self.sensors.slots().min(*at)
     }
 }
 
@@ -407,7 +461,7 @@ mod tests {
             for before_s in [20, 10, 0] {
                 arrivals.note((last_s - before_s) * 1000);
             }
-            scan.look_silent((&id.into(), 0), 1000, arrivals, None);
+            scan.look_silent(&id.into(), 0, 1000, arrivals, None);
         }
         assert_eq!((scan.heard, scan.late), (3, 2));
         assert_eq!(scan.silent.len(), 3, "the list has silent ones, too");

@@ -14,7 +14,8 @@ use slab::Slab;
 use crate::flush::due::DueWheel;
 use model::ack::{Ack, Acks};
 use model::{
-    BucketStart, Day, Now, ReadingBatch, SensorId, Span, Zone, sensor_id_memory, stable_hash,
+    BucketStart, Day, Now, ReadingBatch, RowPosition, SensorId, Span, Zone, sensor_id_memory,
+    stable_hash,
 };
 use store::days::DayMark;
 
@@ -45,9 +46,6 @@ const MARK_AGAIN_MS: u64 = 24 * 60 * 60 * 1000;
 pub(crate) const ORPHAN_MS: i64 = 2 * 24 * 60 * 60 * 1000;
 /// Resolution of the wheel.
 const GRAIN_MS: u64 = 100;
-
-/// The row of a reading in its batch, and its sensor's hash.
-pub(crate) type RowRef = (u32, u64);
 
 /// Readings of one bucket that are stored now, or will not be.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -197,8 +195,8 @@ impl Rollup {
 
     /// Adds readings that arrive. A part of `ack` is held until the marks of their days are
     /// durable.
-    pub fn accept(&mut self, batch: &ReadingBatch, row_refs: &[RowRef], ack: &Ack, now: Now) {
-        for &(offset, hash) in row_refs {
+    pub fn accept(&mut self, batch: &ReadingBatch, row_refs: &[RowPosition], ack: &Ack, now: Now) {
+        for &RowPosition { offset, hash } in row_refs {
             let Some(reading) = batch.at(offset) else {
                 continue;
             };
@@ -424,15 +422,6 @@ fn next_version(last: &mut i64, now: Now) -> i64 {
 
 fn of_day(hash: u64, day: Day) -> u64 {
     hash ^ (day.start_ms as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15)
-}
-
-impl std::fmt::Debug for Rollup {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Rollup")
-            .field("changed", &self.changed)
-            .field("bytes", &self.bytes)
-            .finish_non_exhaustive()
-    }
 }
 
 #[cfg(test)]

@@ -53,10 +53,8 @@ impl Rig {
             values,
         };
         let batch: ReadingBatch = [reading].into_iter().collect();
-        let (offset, _) = batch.iter().next().unwrap();
         let (ack, waiter) = Ack::channel();
-        self.rollup
-            .accept(&batch, &[(offset, stable_hash(sensor))], &ack, self.now);
+        self.rollup.accept(&batch, batch.places(), &ack, self.now);
         ack.delivered();
         waiter
     }
