@@ -12,7 +12,7 @@ use model::ack::{Ack, AckOutcome};
 use model::{Clock, Now, Reading, ReadingBatch, Span, StorageMode, Value};
 use pipeline::accumulate::PageLimits;
 use pipeline::accumulate::state::ShardSettings;
-use pipeline::accumulate::task::{ShardGauges, ShardTask};
+use pipeline::accumulate::{ShardGauges, ShardTask};
 use pipeline::dead_letters::DeadLetters;
 use pipeline::flush::Flusher;
 use pipeline::flush::backoff::Backoff;

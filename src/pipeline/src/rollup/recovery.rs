@@ -4,8 +4,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::RollupView;
 use super::state::ORPHAN_MS;
-use super::task::RollupView;
 use crate::flush::Flusher;
 use model::{Clock, stable_hash};
 use store::days::{DayMark, MarkQuery, MarksOf};

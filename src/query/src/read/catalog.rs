@@ -203,7 +203,7 @@ mod tests {
     use model::{FieldKinds, Reading, ReadingBatch, SensorPatterns, Span, SystemClock, Value};
     use pipeline::accumulate::PageLimits;
     use pipeline::accumulate::state::ShardSettings;
-    use pipeline::accumulate::task::{ShardBatch, ShardGauges, ShardTask};
+    use pipeline::accumulate::{ShardBatch, ShardGauges, ShardTask};
     use pipeline::dead_letters::DeadLetters;
     use pipeline::flush::Flusher;
     use pipeline::flush::backoff::Backoff;

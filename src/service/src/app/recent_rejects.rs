@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use pipeline::accumulate::task::StoreRejects;
+use pipeline::accumulate::StoreRejects;
 
 /// How long rejected readings are reported.
 const WITHIN_MS: u64 = 15 * 60_000;

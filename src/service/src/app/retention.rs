@@ -24,7 +24,7 @@ use super::context::{ServiceContext, backoff};
 use super::stages::Unstored;
 use config::AckMode;
 use model::Span;
-use pipeline::accumulate::task::ANSWERS_WITHIN;
+use pipeline::accumulate::ANSWERS_WITHIN;
 use store::retention::{MARGIN, RemovedReadings, ms};
 use store::{Store, StoreError};
 use telemetry::metrics;

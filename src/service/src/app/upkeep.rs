@@ -13,7 +13,7 @@ use journal::admission::AdmissionError;
 use model::Now;
 use pipeline::accumulate::state::ShardUsage;
 use pipeline::accumulate::state::failing::NAMED_MAX;
-use pipeline::accumulate::task::{ANSWERS_WITHIN, ShardGauges};
+use pipeline::accumulate::{ANSWERS_WITHIN, ShardGauges};
 use pipeline::latest::LatestGauges;
 use pipeline::route::oldest::Oldest;
 use query::admin::health::{Quarantine, QuarantinedBucket};

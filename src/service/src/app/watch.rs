@@ -16,7 +16,7 @@ use config::AckMode;
 use journal::admission::{Admission, IngestBatch};
 use model::ReadingBatch;
 use model::ack::Ack;
-use pipeline::accumulate::task::ShardGauges;
+use pipeline::accumulate::ShardGauges;
 use query::admin::Health;
 use query::admin::health::Report;
 
