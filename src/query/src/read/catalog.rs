@@ -7,7 +7,7 @@ use futures_util::future::try_join_all;
 
 use super::{QueryResult, ReadError, ReadService};
 use model::{CatalogUpdate, SensorId, stable_hash};
-use pipeline::accumulate::query::{ShardQuery, ShardResponse};
+use pipeline::accumulate::state::snapshot::CatalogScan;
 use pipeline::route::shard_of;
 use store::catalog::{CatalogEntry, CatalogQuery};
 
@@ -123,28 +123,20 @@ impl ReadService {
         let asked = asked.map(|(shard, sensor_ids)| {
             let prefixes = query.prefixes.clone();
             let after = query.after.clone();
-            self.query(
-                shard,
-                ShardQuery::Catalog {
-                    sensor_ids,
-                    prefixes,
-                    after,
-                    limit: query.limit,
-                },
-            )
+            let scan = CatalogScan::new(sensor_ids, prefixes, after, query.limit);
+            self.query(shard, scan)
         });
         let mut updates = vec![];
         let mut end = None::<SensorId>;
         let mut incomplete = false;
         for answered in try_join_all(asked).await? {
             incomplete |= answered.incomplete;
-            if let ShardResponse::Catalog(found) = answered.response {
-                if let Some(last) = found.last().filter(|_| found.len() >= query.limit) {
-                    let last = last.sensor_id.clone();
-                    end = Some(end.map_or(last.clone(), |end| end.min(last)));
-                }
-                updates.extend(found);
+            let found = answered.answer;
+            if let Some(last) = found.last().filter(|_| found.len() >= query.limit) {
+                let last = last.sensor_id.clone();
+                end = Some(end.map_or(last.clone(), |end| end.min(last)));
             }
+            updates.extend(found);
         }
         Ok((updates, end, incomplete))
     }

@@ -16,9 +16,8 @@ use tokio::time::{Instant, timeout};
 
 use super::{ReadError, ReadService, TIME_MAX};
 use model::SensorId;
-use pipeline::accumulate::query::{ShardQuery, ShardResponse};
 use pipeline::accumulate::state::snapshot::{
-    BusySensor, FLEET_MAX, NewSensor, ShardFleet, SilentSensor,
+    BusySensor, FLEET_MAX, FleetScan, NewSensor, ShardFleet, SilentSensor,
 };
 use store::catalog::{CatalogCounts, CatalogEntry, CatalogQuery};
 
@@ -96,15 +95,11 @@ impl ReadService {
         let as_of_ms = self.now_ms();
         let silent_ms = self.silence.arrivals_ms();
         let silent_before_ms = silent_ms.map_or(i64::MIN, |(_, to_ms)| to_ms);
-        let asks = (0..self.shards.len())
-            .map(|shard| self.query(shard, ShardQuery::Fleet { silent_before_ms }));
-        let mut parts = vec![];
-        for answered in try_join_all(asks).await? {
-            if let ShardResponse::Fleet(part) = answered.response {
-                parts.push(part);
-            }
-        }
-        let mut fleet = merged(parts, as_of_ms);
+        let asks =
+            (0..self.shards.len()).map(|shard| self.query(shard, FleetScan::new(silent_before_ms)));
+        let answers = try_join_all(asks).await?;
+        let parts = answers.into_iter().map(|answered| answered.answer);
+        let mut fleet = merged(parts.collect(), as_of_ms);
         let counts = self.silence.counts();
         add_silent(&mut fleet, &counts);
         fleet.silent_after_ms = self.silence.silent_after_ms();

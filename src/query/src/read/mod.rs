@@ -58,8 +58,8 @@ use journal::JournalHandle;
 use merge::{ANSWER_BYTES_MAX, MergedReadings, ReadingMerge, Window};
 use model::{BucketStart, Clock, SensorId, Span, Zone, stable_hash};
 use pipeline::accumulate::QueryHandle;
-use pipeline::accumulate::query::{QueryReply, ShardQuery, ShardResponse};
-use pipeline::accumulate::state::snapshot::UnstoredRows;
+use pipeline::accumulate::query::{QueryReply, ShardQuery};
+use pipeline::accumulate::state::snapshot::{UnstoredRows, ViewQuery};
 use pipeline::rollup::RollupView;
 use pipeline::route::shard_of;
 use silence::Silence;
@@ -309,7 +309,11 @@ impl ReadService {
         true
     }
 
-    async fn query(&self, shard: usize, query: ShardQuery) -> Result<QueryReply, ReadError> {
+    async fn query<Q: ShardQuery>(
+        &self,
+        shard: usize,
+        query: Q,
+    ) -> Result<QueryReply<Q::Answer>, ReadError> {
         let asked = timeout(SHARD_MAX, self.shards[shard].query(query)).await;
         asked
             .map_err(|_| ReadError::Busy)?
@@ -324,23 +328,16 @@ impl ReadService {
     ) -> Result<QueryResult<UnstoredRows>, ReadError> {
         let caught_up = self.caught_up().await;
         let shard = shard_of(stable_hash(sensor_id), self.shards.len());
-        let answered = self
-            .query(
-                shard,
-                ShardQuery::View {
-                    sensor_id: sensor_id.clone(),
-                    from_ms,
-                    to_ms,
-                },
-            )
-            .await?;
-        match answered.response {
-            ShardResponse::View(answer) => Ok(QueryResult {
-                answer,
-                complete: caught_up && !answered.incomplete,
-            }),
-            _ => Err(ReadError::Gone),
-        }
+        let query = ViewQuery {
+            sensor_id: sensor_id.clone(),
+            from_ms,
+            to_ms,
+        };
+        let QueryReply { answer, incomplete } = self.query(shard, query).await?;
+        Ok(QueryResult {
+            answer,
+            complete: caught_up && !incomplete,
+        })
     }
 
     async fn gather(

@@ -8,8 +8,7 @@ use futures_util::future::try_join_all;
 
 use super::{ReadError, ReadService};
 use model::{SensorId, SensorPatterns, Tags, Value, keep_newer, stable_hash};
-use pipeline::accumulate::query::{ShardQuery, ShardResponse};
-use pipeline::accumulate::state::snapshot::SensorSnapshot;
+use pipeline::accumulate::state::snapshot::{IdScan, SensorSnapshot, SnapshotQuery};
 use pipeline::route::shard_of;
 use store::catalog::{CatalogEntry, CatalogQuery};
 use store::reading::{SensorQuery, StoredSensor};
@@ -200,18 +199,12 @@ impl ReadService {
             limit,
         };
         let queries = (0..self.shards.len()).map(|shard| {
-            let query = ShardQuery::Ids {
-                prefix: query.prefix.clone(),
-                after: query.after.clone(),
-                limit,
-            };
-            self.query(shard, query)
+            let scan = IdScan::new(query.prefix.clone(), query.after.clone(), limit);
+            self.query(shard, scan)
         });
         let mut ids: BTreeSet<SensorId> = BTreeSet::new();
         for answered in try_join_all(queries).await? {
-            if let ShardResponse::Ids(found) = answered.response {
-                ids.extend(found);
-            }
+            ids.extend(answered.answer);
         }
         let stored = self.store.sensors(&query).await?;
         ids.extend(stored.into_iter().map(SensorId::from));
@@ -230,18 +223,13 @@ impl ReadService {
             .filter(|(_, places)| !places.is_empty())
             .map(|(shard, places)| async move {
                 let of_shard: Vec<SensorId> = places.iter().map(|i| ids[*i].clone()).collect();
-                Ok::<_, ReadError>((
-                    places,
-                    self.query(shard, ShardQuery::Snapshots(of_shard)).await?,
-                ))
+                let query = SnapshotQuery::new(of_shard);
+                Ok::<_, ReadError>((places, self.query(shard, query).await?))
             });
         let mut snapshots = vec![SensorSnapshot::default(); ids.len()];
         for (places, answered) in try_join_all(queries).await? {
-            if let ShardResponse::Snapshots(found) = answered.response {
-                places
-                    .iter()
-                    .zip(found)
-                    .for_each(|(i, found)| snapshots[*i] = found);
+            for (i, found) in places.iter().zip(answered.answer) {
+                snapshots[*i] = found;
             }
         }
         Ok(snapshots)

@@ -9,9 +9,10 @@ use std::sync::Arc;
 pub use super::sensors::NewSensor;
 
 use super::Shard;
-use super::reporting_interval::{ReportingInterval, Reports};
+use super::reporting_interval::ReportingInterval;
 use super::sensors::Entry;
 use crate::accumulate::bucket::{Bucket, UnstoredBucket};
+use crate::accumulate::query::ShardQuery;
 use model::catalog::floor_arrival;
 use model::{CatalogUpdate, Now, Rows, SensorId, Tags, Value, has_prefix, keep_newer, stable_hash};
 
@@ -19,6 +20,8 @@ use model::{CatalogUpdate, Now, Rows, SensorId, Tags, Value, has_prefix, keep_ne
 const SCAN_STEP: usize = 2048;
 /// Sensors that are looked up by id in one step of a scan.
 const LOOK_UP_STEP: usize = 256;
+/// Sensor snapshots per step.
+const SNAPSHOTS_STEP: usize = 16;
 
 /// Maximum bytes of rows that one view copies.
 const VIEW_BYTES_MAX: usize = 16 << 20;
@@ -35,6 +38,26 @@ pub struct UnstoredRows {
     pub cut_ms: Option<i64>,
 }
 
+/// Asks for the rows of one sensor that are not known to be stored.
+#[derive(Debug)]
+pub struct ViewQuery {
+    /// The exact sensor id.
+    pub sensor_id: SensorId,
+    /// Start of the time range, ms since 1970.
+    pub from_ms: i64,
+    /// End of the range, exclusive.
+    pub to_ms: i64,
+}
+
+impl ShardQuery for ViewQuery {
+    type Answer = UnstoredRows;
+
+    fn step(&mut self, shard: &Shard, _: Now) -> Option<UnstoredRows> {
+        let hash = stable_hash(&self.sensor_id);
+        Some(shard.view(hash, &self.sensor_id, self.from_ms, self.to_ms))
+    }
+}
+
 /// The newest state of a sensor in memory.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct SensorSnapshot {
@@ -46,6 +69,34 @@ pub struct SensorSnapshot {
     pub tags_ts_ms: Option<i64>,
     /// Per field: time and value of the newest reading that is not known to be stored.
     pub values: BTreeMap<String, (i64, Value)>,
+}
+
+/// Asks for the newest state of sensors; answered in their order.
+#[derive(Debug)]
+pub struct SnapshotQuery {
+    ids: Vec<SensorId>,
+    snapshots: Vec<SensorSnapshot>,
+}
+
+impl SnapshotQuery {
+    /// A query for these sensors.
+    pub fn new(ids: Vec<SensorId>) -> SnapshotQuery {
+        SnapshotQuery {
+            snapshots: Vec::with_capacity(ids.len()),
+            ids,
+        }
+    }
+}
+
+impl ShardQuery for SnapshotQuery {
+    type Answer = Vec<SensorSnapshot>;
+
+    fn step(&mut self, shard: &Shard, _: Now) -> Option<Vec<SensorSnapshot>> {
+        let next = self.ids.iter().skip(self.snapshots.len());
+        let snapshots = next.map(|id| shard.snapshot(stable_hash(id), id));
+        self.snapshots.extend(snapshots.take(SNAPSHOTS_STEP));
+        (self.snapshots.len() == self.ids.len()).then(|| std::mem::take(&mut self.snapshots))
+    }
 }
 
 /// A sensor with a high rate of readings.
@@ -88,9 +139,10 @@ pub struct ShardFleet {
     pub new_sensors: Vec<NewSensor>,
 }
 
-/// A scan over all sensors that collects ids.
+/// Asks for the first ids, in byte order, of sensors with rows that are not known to be stored.
+/// Finds every sensor that exists during the whole scan.
 #[derive(Debug)]
-pub(crate) struct IdScan {
+pub struct IdScan {
     prefix: String,
     after: Option<String>,
     limit: usize,
@@ -99,8 +151,8 @@ pub(crate) struct IdScan {
 }
 
 impl IdScan {
-    /// A scan for the first `limit` ids after `after`, in byte order, that begin with `prefix`.
-    pub(crate) fn new(prefix: String, after: Option<String>, limit: usize) -> IdScan {
+    /// A scan for at most `limit` ids after `after`, in byte order, that begin with `prefix`.
+    pub fn new(prefix: String, after: Option<String>, limit: usize) -> IdScan {
         IdScan {
             prefix,
             after,
@@ -126,19 +178,28 @@ impl IdScan {
         }
         self.found.push(id.clone());
     }
+}
 
-    /// The ids found, in byte order.
-    pub(crate) fn into_ids(self) -> Vec<SensorId> {
-        self.found.into_sorted_vec()
+impl ShardQuery for IdScan {
+    type Answer = Vec<SensorId>;
+
+    fn step(&mut self, shard: &Shard, _: Now) -> Option<Vec<SensorId>> {
+        let slots = shard.next_slots(&mut self.at);
+        let sensors = shard.sensors.in_slots(slots);
+        sensors.for_each(|entry| self.look(entry));
+        let is_last = shard.is_last(self.at);
+        is_last.then(|| std::mem::take(&mut self.found).into_sorted_vec())
     }
 }
 
-/// A scan over all sensors for the lists of the fleet.
+/// Asks for a shard's part of the fleet.
 #[derive(Debug)]
-pub(crate) struct FleetScan {
-    now_ms: i64,
-    mono_ms: u64,
+pub struct FleetScan {
     silent_before_ms: i64,
+    /// The time of the present step.
+    now: Now,
+    /// The precision of the last arrival in the catalogue.
+    arrival_step_ms: i64,
     at: usize,
     heard: u64,
     late: u64,
@@ -149,16 +210,16 @@ pub(crate) struct FleetScan {
 }
 
 impl FleetScan {
-    /// A scan as of now. `silent_before_ms`: see [`ShardQuery::Fleet`](super::super::query).
-    pub(crate) fn new(now: Now, silent_before_ms: i64) -> FleetScan {
-        let Now {
-            wall_ms: now_ms,
-            mono_ms,
-        } = now;
+    /// The catalogue counts sensors as silent whose last arrival is before `silent_before_ms` (ms
+    /// since 1970).
+    pub fn new(silent_before_ms: i64) -> FleetScan {
         FleetScan {
-            now_ms,
-            mono_ms,
             silent_before_ms,
+            now: Now {
+                wall_ms: 0,
+                mono_ms: 0,
+            },
+            arrival_step_ms: 1000,
             at: 0,
             heard: 0,
             late: 0,
@@ -167,9 +228,9 @@ impl FleetScan {
         }
     }
 
-    fn look(&mut self, entry: &Entry, step_ms: i64) {
+    fn look(&mut self, entry: &Entry) {
         let sensor = &entry.sensor;
-        let rate = sensor.rate.per_minute(self.mono_ms);
+        let rate = sensor.rate.per_minute(self.now.mono_ms);
         let last_ts_ms = entry.last_ts_ms();
         if let Some(last_ts_ms) = last_ts_ms.filter(|_| rate > 0.0) {
             let least = self.busiest.peek().map_or(0, |Reverse((bits, ..))| *bits);
@@ -181,28 +242,21 @@ impl FleetScan {
             }
         }
         let arrivals = sensor.reports.arrivals;
-        self.look_silent(&sensor.id, sensor.hash, step_ms, arrivals, last_ts_ms);
+        self.look_silent(&sensor.id, sensor.hash, arrivals, last_ts_ms);
     }
 
-    fn look_evicted(&mut self, id: &SensorId, reports: Reports, step_ms: i64) {
-        let last_ts_ms = reports.interval.last_ts_ms();
-        self.look_silent(id, stable_hash(id), step_ms, reports.arrivals, last_ts_ms);
-    }
-
-    /// `step_ms`: the precision of the last arrival in the catalogue.
     fn look_silent(
         &mut self,
         id: &SensorId,
         hash: u64,
-        step_ms: i64,
         arrivals: ReportingInterval,
         last_ts_ms: Option<i64>,
     ) {
-        let Some(arrived_ms) = arrivals.silent_since(self.now_ms) else {
+        let Some(arrived_ms) = arrivals.silent_since(self.now.wall_ms) else {
             self.heard += 1;
             return;
         };
-        if floor_arrival(arrived_ms, hash, step_ms) >= self.silent_before_ms {
+        if floor_arrival(arrived_ms, hash, self.arrival_step_ms) >= self.silent_before_ms {
             self.heard += 1;
             self.late += 1;
         }
@@ -216,9 +270,48 @@ impl FleetScan {
     }
 }
 
-/// A scan for the sensors with unstored rows that the catalogue may not know.
+impl ShardQuery for FleetScan {
+    type Answer = ShardFleet;
+
+    fn step(&mut self, shard: &Shard, now: Now) -> Option<ShardFleet> {
+        self.now = now;
+        self.arrival_step_ms = shard.settings.arrival_step_ms;
+        let slots = shard.next_slots(&mut self.at);
+        let sensors = shard.sensors.in_slots(slots);
+        sensors.for_each(|entry| self.look(entry));
+        if !shard.is_last(self.at) {
+            return None;
+        }
+        for (id, reports) in shard.sensors.evicted() {
+            let last_ts_ms = reports.interval.last_ts_ms();
+            self.look_silent(id, stable_hash(id), reports.arrivals, last_ts_ms);
+        }
+        let busiest = std::mem::take(&mut self.busiest).into_sorted_vec();
+        let busy = |Reverse((bits, last_ts_ms, sensor_id))| BusySensor {
+            sensor_id,
+            readings_per_minute: f64::from_bits(bits),
+            last_ts_ms,
+        };
+        let silent = std::mem::take(&mut self.silent).into_sorted_vec();
+        let silent_sensor = |Reverse((arrived_ms, last_ts_ms, sensor_id))| SilentSensor {
+            sensor_id,
+            last_ts_ms,
+            arrived_ms,
+        };
+        Some(ShardFleet {
+            sensors: shard.sensors.len(),
+            heard: self.heard,
+            late: self.late,
+            busiest: busiest.into_iter().map(busy).collect(),
+            silent: silent.into_iter().map(silent_sensor).collect(),
+            new_sensors: shard.sensors.newest().cloned().collect(),
+        })
+    }
+}
+
+/// Asks for what the catalogue may not know, of sensors with unstored rows; ordered by sensor.
 #[derive(Debug)]
-pub(crate) struct CatalogScan {
+pub struct CatalogScan {
     sensor_ids: Option<Vec<SensorId>>,
     prefixes: Vec<String>,
     after: Option<SensorId>,
@@ -228,9 +321,10 @@ pub(crate) struct CatalogScan {
 }
 
 impl CatalogScan {
-    /// A scan for the first `limit` of these sensors (or of all) that begin with one of the
-    /// prefixes, after `after` in byte order.
-    pub(crate) fn new(
+    /// A scan for the first `limit` of these sensors (or of all), in byte order, whose id begins
+    /// with one of the prefixes, which are sorted and of which none begins with another, and is
+    /// after `after`.
+    pub fn new(
         sensor_ids: Option<Vec<SensorId>>,
         prefixes: Vec<String>,
         after: Option<SensorId>,
@@ -267,10 +361,30 @@ impl CatalogScan {
         }
         self.found.insert(sensor.id.clone(), update);
     }
+}
 
-    /// The updates found, ordered by sensor.
-    pub(crate) fn into_updates(self) -> Vec<CatalogUpdate> {
-        self.found.into_values().collect()
+impl ShardQuery for CatalogScan {
+    type Answer = Vec<CatalogUpdate>;
+
+    fn step(&mut self, shard: &Shard, _: Now) -> Option<Vec<CatalogUpdate>> {
+        let is_last = if let Some(ids) = self.sensor_ids.take() {
+            let from = self.at;
+            self.at = ids.len().min(from + LOOK_UP_STEP);
+            for id in &ids[from..self.at] {
+                if let Some(entry) = shard.sensors.by_id(stable_hash(id), id) {
+                    self.look(shard, entry);
+                }
+            }
+            let is_last = self.at == ids.len();
+            self.sensor_ids = Some(ids);
+            is_last
+        } else {
+            let slots = shard.next_slots(&mut self.at);
+            let sensors = shard.sensors.in_slots(slots);
+            sensors.for_each(|entry| self.look(shard, entry));
+            shard.is_last(self.at)
+        };
+        is_last.then(|| std::mem::take(&mut self.found).into_values().collect())
     }
 }
 
@@ -335,78 +449,15 @@ impl Shard {
         }
     }
 
-    /// Continues a scan for ids; returns `true` at its end. Finds every sensor that exists during
-    /// the whole scan.
-    pub(crate) fn scan_ids(&self, scan: &mut IdScan) -> bool {
-        let slots = self.next_slots(&mut scan.at);
-        (self.sensors.in_slots(slots)).for_each(|entry| scan.look(entry));
-        scan.at >= self.sensors.slots()
-    }
-
-    /// Does one step of a scan; `true` at the end.
-    pub(crate) fn scan_catalog(&self, scan: &mut CatalogScan) -> bool {
-        let Some(ids) = scan.sensor_ids.take() else {
-            let slots = self.next_slots(&mut scan.at);
-            (self.sensors.in_slots(slots)).for_each(|entry| scan.look(self, entry));
-            return scan.at >= self.sensors.slots();
-        };
-        let from = scan.at;
-        scan.at = ids.len().min(from + LOOK_UP_STEP);
-        for id in &ids[from..scan.at] {
-            if let Some(entry) = self.sensors.by_id(stable_hash(id), id) {
-                scan.look(self, entry);
-            }
-        }
-        let is_last = scan.at >= ids.len();
-        scan.sensor_ids = Some(ids);
-        is_last
-    }
-
-    /// Continues a scan of the fleet; returns the result at its end.
-    pub(crate) fn scan_fleet(&self, scan: &mut FleetScan) -> Option<ShardFleet> {
-        let step_ms = self.settings.arrival_step_ms;
-        let slots = self.next_slots(&mut scan.at);
-        (self.sensors.in_slots(slots)).for_each(|entry| scan.look(entry, step_ms));
-        if scan.at < self.sensors.slots() {
-            return None;
-        }
-        for (id, reports) in self.sensors.evicted() {
-            scan.look_evicted(id, reports, step_ms);
-        }
-        let busiest = std::mem::take(&mut scan.busiest)
-            .into_sorted_vec()
-            .into_iter();
-        let busy = |Reverse((bits, last_ts_ms, sensor_id))| BusySensor {
-            sensor_id,
-            readings_per_minute: f64::from_bits(bits),
-            last_ts_ms,
-        };
-        let silent = std::mem::take(&mut scan.silent)
-            .into_sorted_vec()
-            .into_iter();
-        Some(ShardFleet {
-            sensors: self.sensors.len(),
-            heard: scan.heard,
-            late: scan.late,
-            busiest: busiest.map(busy).collect(),
-            silent: silent
-                .map(
-                    |Reverse((arrived_ms, last_ts_ms, sensor_id))| SilentSensor {
-                        sensor_id,
-                        last_ts_ms,
-                        arrived_ms,
-                    },
-                )
-                .collect(),
-            new_sensors: self.sensors.newest().cloned().collect(),
-        })
-    }
-
-    /// The slots of a scan's next step.
+    /// The slots of a scan's next step; none at the end.
     fn next_slots(&self, at: &mut usize) -> Range<usize> {
         let from = *at;
         *at += SCAN_STEP;
         from..self.sensors.slots().min(*at)
+    }
+
+    fn is_last(&self, at: usize) -> bool {
+        at >= self.sensors.slots()
     }
 }
 
@@ -445,11 +496,8 @@ mod tests {
 
     #[test]
     fn late_sensors_are_counted_until_the_catalogue_has_them_as_silent() {
-        let now = Now {
-            wall_ms: 100_000_000,
-            mono_ms: 0,
-        };
-        let mut scan = FleetScan::new(now, 50_000_000);
+        let mut scan = FleetScan::new(50_000_000);
+        scan.now.wall_ms = 100_000_000;
         // The last arrival (s) of sensors that report every ten seconds.
         for (id, last_s) in [
             ("on time", 100_000),
@@ -461,7 +509,7 @@ mod tests {
             for before_s in [20, 10, 0] {
                 arrivals.note((last_s - before_s) * 1000);
             }
-            scan.look_silent(&id.into(), 0, 1000, arrivals, None);
+            scan.look_silent(&id.into(), 0, arrivals, None);
         }
         assert_eq!((scan.heard, scan.late), (3, 2));
         assert_eq!(scan.silent.len(), 3, "the list has silent ones, too");
