@@ -35,14 +35,12 @@ pub(super) fn is_signed_by(
     let id = list.signature_algorithm.algorithm.as_bytes();
     let key = &ca.public_key().subject_public_key.data;
     let signed = list.tbs_cert_list.as_ref();
+    let signature = &list.signature_value.data;
     algorithms.iter().any(|algorithm| {
         // The DER of the identifier begins with two bytes of tag and length. A key of another kind
         // verifies nothing.
-        let is_named = algorithm.signature_alg_id()[2..].starts_with(id);
-        is_named && {
-            let verified = algorithm.verify_signature(key, signed, &list.signature_value.data);
-            verified.is_ok()
-        }
+        algorithm.signature_alg_id()[2..].starts_with(id)
+            && algorithm.verify_signature(key, signed, signature).is_ok()
     })
 }
 
