@@ -37,7 +37,7 @@ fn proxy_header(bytes: &[u8]) {
     let Some((fixed, rest)) = bytes.split_first_chunk() else {
         return;
     };
-    let Ok(fixed) = Fixed::read(fixed) else {
+    let Ok(fixed) = Fixed::parse(fixed) else {
         return;
     };
     assert!(before == Beginning::Version2 && fixed.rest_bytes() <= REST_BYTES_MAX);
