@@ -31,106 +31,54 @@ pub enum Verdict {
     Unknown(&'static str),
 }
 
+/// Lines of the checklist: settings, what should be true, whether it is.
+macro_rules! checklist {
+    ($($key:literal: $goal:literal, $verdict:expr;)*) => {
+        vec![$(ChecklistLine { key: $key, goal: $goal, verdict: $verdict }),*]
+    };
+}
+
 impl Config {
     /// The hardening checklist, in the order of docs/security.md.
     pub fn hardening(&self) -> Vec<ChecklistLine> {
-        let mut lines = Vec::new();
-        lines.extend(self.lines_of_ports());
-        lines.extend(self.lines_of_limits());
-        lines.extend(self.lines_of_records());
-        lines.extend(self.lines_of_servers());
-        lines.extend(lines_beyond_the_settings());
-        lines
-    }
-
-    /// Who may use each port, and whether it is encrypted.
-    fn lines_of_ports(&self) -> [ChecklistLine; 5] {
-        [
-            line(
-                "http.tokens_file",
-                "Senders over HTTP authenticate.",
-                self.http_senders(),
-            ),
-            line("http.tls.cert_file", "HTTP is encrypted.", self.http_tls()),
-            line(
-                "listen.mqtt.tokens_file",
-                "MQTT devices authenticate.",
-                self.devices(),
-            ),
-            line(
-                "listen.mqtt.cert_file",
-                "MQTT devices are encrypted.",
-                self.devices_tls(),
-            ),
-            line(
-                "admin.listen",
-                "The admin port is for this machine only, or encrypted.",
-                self.admin(),
-            ),
-        ]
-    }
-
-    /// How much one address or one token can do.
-    fn lines_of_limits(&self) -> [ChecklistLine; 5] {
-        [
-            line(
-                "trusted_proxies",
-                "Only proxies are trusted to name addresses.",
-                self.proxies(),
-            ),
-            line(
-                "failed_auth_max",
-                "Guessing secrets is slowed down.",
-                self.guessing(),
-            ),
-            line(
-                "connections_per_address_max",
-                "One address cannot take all connections.",
-                self.addresses(),
-            ),
-            line(
-                "http.body_rate_min",
-                "Bodies that trickle in are refused.",
-                self.slow_bodies(),
-            ),
-            line(
-                "quota.readings_per_second",
-                "A token that turns bad is limited.",
-                self.quota(),
-            ),
-        ]
-    }
-
-    /// What can be found out later.
-    fn lines_of_records(&self) -> [ChecklistLine; 2] {
-        [
-            line(
-                "audit.file",
-                "Refusals and queries are recorded in full.",
-                self.audit_file(),
-            ),
-            line(
-                "ingest.sender_tag",
-                "Stored readings name their sender.",
-                self.sender_tag(),
-            ),
-        ]
-    }
-
-    /// The servers that the service connects to.
-    fn lines_of_servers(&self) -> [ChecklistLine; 2] {
-        [
-            line(
-                "store.uri",
-                "MongoDB requires a user, and is encrypted.",
-                self.store_uri(),
-            ),
-            line(
-                "mqtt.url",
-                "Brokers require a user, and are encrypted.",
-                self.brokers(),
-            ),
-        ]
+        checklist! {
+            // Who may use each port, and whether it is encrypted.
+            "http.tokens_file": "Senders over HTTP authenticate.", self.http_senders();
+            "http.tls.cert_file": "HTTP is encrypted.", self.http_tls();
+            "listen.mqtt.tokens_file": "MQTT devices authenticate.", self.devices();
+            "listen.mqtt.cert_file": "MQTT devices are encrypted.", self.devices_tls();
+            "admin.listen": "The admin port is for this machine only, or encrypted.", self.admin();
+            // How much one address or one token can do.
+            "trusted_proxies": "Only proxies are trusted to name addresses.", self.proxies();
+            "failed_auth_max": "Guessing secrets is slowed down.", self.guessing();
+            "connections_per_address_max": "One address cannot take all connections.",
+                self.addresses();
+            "http.body_rate_min": "Bodies that trickle in are refused.", self.slow_bodies();
+            "quota.readings_per_second": "A token that turns bad is limited.", self.quota();
+            // What can be found out later.
+            "audit.file": "Refusals and queries are recorded in full.", self.audit_file();
+            "ingest.sender_tag": "Stored readings name their sender.", self.sender_tag();
+            // The servers that the service connects to.
+            "store.uri": "MongoDB requires a user, and is encrypted.", self.store_uri();
+            "mqtt.url": "Brokers require a user, and are encrypted.", self.brokers();
+            // What the settings cannot tell, with where to look.
+            "tokens": "Tokens have rules and an end.", Verdict::Unknown(
+                "look at `hourbucket tokens list`: each token should write its own sensors \
+                 only, and have an end",
+            );
+            "firewall": "Only who must reaches the ports.", Verdict::Unknown(
+                "look from another machine, for example with nmap: the admin port is for \
+                 operators and Prometheus",
+            );
+            "disk": "Journal and backups are private.", Verdict::Unknown(
+                "the journal and MongoDB's files hold readings; encrypt their disks, and \
+                 restrict who reads backups",
+            );
+            "clock": "The clock is right.", Verdict::Unknown(
+                "`expires` of tokens, and certificates, depend on it; see the alert \
+                 HourbucketClockOff",
+            );
+        }
     }
 
     fn http_senders(&self) -> Verdict {
@@ -359,48 +307,6 @@ impl Config {
             },
         )
     }
-}
-
-/// What the settings cannot tell, with where to look.
-fn lines_beyond_the_settings() -> [ChecklistLine; 4] {
-    [
-        line(
-            "tokens",
-            "Tokens have rules and an end.",
-            Verdict::Unknown(
-                "look at `hourbucket tokens list`: each token should write its own sensors \
-                 only, and have an end",
-            ),
-        ),
-        line(
-            "firewall",
-            "Only who must reaches the ports.",
-            Verdict::Unknown(
-                "look from another machine, for example with nmap: the admin port is for \
-                 operators and Prometheus",
-            ),
-        ),
-        line(
-            "disk",
-            "Journal and backups are private.",
-            Verdict::Unknown(
-                "the journal and MongoDB's files hold readings; encrypt their disks, and \
-                 restrict who reads backups",
-            ),
-        ),
-        line(
-            "clock",
-            "The clock is right.",
-            Verdict::Unknown(
-                "`expires` of tokens, and certificates, depend on it; see the alert \
-                 HourbucketClockOff",
-            ),
-        ),
-    ]
-}
-
-fn line(key: &'static str, goal: &'static str, verdict: Verdict) -> ChecklistLine {
-    ChecklistLine { key, goal, verdict }
 }
 
 fn improve(is_good: bool, remedy: impl FnOnce() -> String) -> Verdict {
