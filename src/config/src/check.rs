@@ -1,11 +1,12 @@
 //! Checks combinations across sections: each value is valid by itself, but together they cannot
 //! work.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use super::reader::Report;
 use super::units::{DAY, write_duration, write_size};
-use super::{AckMode, Config, is_loopback};
+use super::{AckMode, Config, Jwt, check_mqtt, is_loopback};
 use model::Zone;
 
 /// The longest `bucket.span` with a daily rollup.
@@ -14,8 +15,13 @@ const ROLLUP_SPAN_MAX_MS: i64 = 12 * 60 * 60 * 1000;
 /// before its last reading, and the rest is for the time until it is computed.
 const ROLLUP_MARGIN: Duration = DAY.saturating_mul(2);
 
+pub(super) use super::check_mqtt::complete;
+
 /// Reports every impossible combination.
 pub(super) fn combinations(config: &Config, report: &mut Report) {
+    ports(config, report);
+    check_jwt(&config.jwt, report);
+    check_mqtt::combinations(config, report);
     listening(config, report);
     sizes(config, report);
     counts(config, report);
@@ -30,6 +36,112 @@ pub(super) fn combinations(config: &Config, report: &mut Report) {
                 "set sensors.retired_after to at least {}",
                 write_duration(2 * sensors.silent_after)
             ),
+        );
+    }
+}
+
+/// Reports impossible combinations within the section of a port.
+fn ports(config: &Config, report: &mut Report) {
+    for (path, tls) in [
+        ("http.tls", &config.http.tls),
+        ("admin.tls", &config.admin.tls),
+    ] {
+        let files = [&tls.cert_file, &tls.key_file, &tls.client_ca_file];
+        check_files(path, "client", files, report);
+    }
+    for (port, proxies) in [
+        ("http", &config.http.proxies),
+        ("admin", &config.admin.proxies),
+    ] {
+        let header = format!("{port}.proxy_header");
+        let key = format!("{port}.trusted_proxies");
+        if proxies.trusted.is_empty() && report.is_set(&header) {
+            report.impossible(
+                &[&header, &key],
+                format!("no proxy is trusted to send it, because {key} is not set"),
+                format!("set {key}, or remove {header}"),
+            );
+        }
+    }
+    let mqtt = &config.listen.mqtt;
+    let files = [&mqtt.cert_file, &mqtt.key_file, &mqtt.client_ca_file];
+    check_files("listen.mqtt", "device", files, report);
+    if mqtt.allow_anonymous && mqtt.tokens_file.is_some() {
+        report.impossible(
+            &["listen.mqtt.allow_anonymous", "listen.mqtt.tokens_file"],
+            "anonymous writing is allowed, but a tokens file is set",
+            "remove one of them",
+        );
+    }
+    if mqtt.enabled && mqtt.topics.is_empty() {
+        report.impossible(
+            &["listen.mqtt.topics", "listen.mqtt.enabled"],
+            "no topics are configured, so no message could be accepted",
+            "add [[listen.mqtt.topics]] below it, with filter, topic and format",
+        );
+    }
+}
+
+/// Reports settings of client certificates without their CA.
+fn check_clients(path: &str, has_ca: bool, report: &mut Report) {
+    let key = |name: &str| format!("{path}.{name}");
+    for name in ["client_auth", "client_crl_file"] {
+        if report.is_set(&key(name)) && !has_ca {
+            report.impossible(
+                &[&key(name), &key("client_ca_file")],
+                "without client_ca_file, client certificates cannot be verified",
+                format!("set client_ca_file, or remove {name}"),
+            );
+        }
+    }
+}
+
+/// Checks certificate, key and CA of a port; `who` names the peers in messages.
+fn check_files(path: &str, who: &str, files: [&Option<PathBuf>; 3], report: &mut Report) {
+    let key = |name: &str| format!("{path}.{name}");
+    let [cert_file, key_file, client_ca_file] = files;
+    check_clients(path, client_ca_file.is_some(), report);
+    check_pair(path, "TLS needs", [cert_file, key_file], report);
+    if client_ca_file.is_some() && cert_file.is_none() {
+        report.impossible(
+            &[&key("client_ca_file"), &key("cert_file")],
+            format!("without TLS no {who} can present a certificate"),
+            "set cert_file and key_file, or remove client_ca_file",
+        );
+    }
+}
+
+/// Checks a certificate and its key. `what` begins the message and names the feature that needs
+/// both.
+pub(super) fn check_pair(
+    path: &str,
+    what: &str,
+    files: [&Option<PathBuf>; 2],
+    report: &mut Report,
+) {
+    let key = |name: &str| format!("{path}.{name}");
+    let (there, missing) = match files.map(Option::is_some) {
+        [true, false] => ("cert_file", "key_file"),
+        [false, true] => ("key_file", "cert_file"),
+        _ => return,
+    };
+    report.impossible(
+        &[&key(there), &key(missing)],
+        format!("{what} a certificate and its key, but {missing} is not set"),
+        format!("set {missing} too, or remove {there}"),
+    );
+}
+
+/// Without issuer and audience, a JWT that the provider issued for any other service would be
+/// accepted.
+fn check_jwt(jwt: &Jwt, report: &mut Report) {
+    if jwt.is_on() && (jwt.issuer.is_none() || jwt.audience.is_empty()) {
+        report.impossible(
+            &["jwt.keys_file", "jwt.issuer", "jwt.audience"],
+            "without issuer and audience, what the provider issues for other services would be \
+             accepted here",
+            "set jwt.issuer to the claim `iss` of the JWTs, and jwt.audience to what `aud` \
+             contains for this service",
         );
     }
 }

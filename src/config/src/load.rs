@@ -4,10 +4,12 @@ use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
+use super::declare::Settings;
+use super::describe::known_keys;
 use super::error::{ConfigErrors, Problem};
-use super::reader::Report;
+use super::reader::{Reader, Report};
 use super::tree::{self, Entries};
-use super::{Config, check, sections, suggest};
+use super::{Config, check, suggest};
 
 /// The file to read if none is named; it may be missing.
 const DEFAULT_PATH: &str = "config/hourbucket.toml";
@@ -112,31 +114,12 @@ fn single_underscores(env: &[(String, String)]) -> Vec<Problem> {
     names.into_iter().filter_map(problem).collect()
 }
 
-/// Every key that can be set, such as `store.uri` and `mqtt.subscriptions.filter`, in the order of
-/// the shipped file. Keys of a format are listed as `formats.example`; its rules have the same
-/// ones.
-pub fn known_keys() -> Vec<String> {
-    one_of_each().known
-}
-
-/// The report after every key has been requested once.
-pub(super) fn one_of_each() -> Report {
-    let mut report = Report::default();
-    let one_of_each = "[formats.example]\n[[mqtt]]\n[[mqtt.subscriptions]]\n[[listen.mqtt.topics]]";
-    let one_of_each = tree::parse(&Rc::from(""), one_of_each).unwrap_or_default();
-    sections::read(one_of_each, &mut report);
-    report
-}
-
-impl Default for Config {
-    /// The configuration without a file and without variables.
-    fn default() -> Config {
-        understand(Entries::new(), &mut Report::default())
-    }
-}
-
 fn understand(entries: Entries, report: &mut Report) -> Config {
-    let config = sections::read(entries, report);
+    let mut config = Config::default();
+    Reader::read(String::new(), entries, report, &mut |reader| {
+        config.visit(reader);
+    });
+    check::complete(&mut config, report);
     report.finish();
     check::combinations(&config, report);
     config

@@ -4,7 +4,12 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
-use super::reader::{Bad, Section, wrong};
+use serde_json::json;
+use toml::Value as Toml;
+
+use super::declare::{named, settings};
+use super::kinds::{Kind, choice};
+use super::reader::{Bad, wrong};
 use super::tree::Node;
 
 /// Networks that a list may have.
@@ -79,40 +84,41 @@ impl fmt::Display for Network {
     }
 }
 
-/// How a proxy names the address that it passes on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ProxyHeader {
-    /// `"x-forwarded-for"`: a header of each request.
-    XForwardedFor,
-    /// `"proxy-v2"`: the PROXY protocol, version 2, before each connection.
-    ProxyV2,
-}
-
-impl ProxyHeader {
-    const ALL: [(&'static str, ProxyHeader); 2] = [
-        ("x-forwarded-for", ProxyHeader::XForwardedFor),
-        ("proxy-v2", ProxyHeader::ProxyV2),
-    ];
-
-    /// The value of the setting.
-    pub fn as_str(self) -> &'static str {
-        Self::ALL
-            .into_iter()
-            .find(|(_, header)| *header == self)
-            .map_or("", |(name, _)| name)
+named! {
+    /// How a proxy names the address that it passes on.
+    pub enum ProxyHeader {
+        /// `"x-forwarded-for"`: a header of each request.
+        XForwardedFor = "x-forwarded-for",
+        /// `"proxy-v2"`: the PROXY protocol, version 2, before each connection.
+        ProxyV2 = "proxy-v2",
     }
 }
 
-/// The proxies in front of a port.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Proxies {
-    /// `trusted_proxies`: the addresses that are believed. Empty (default): none.
-    pub trusted: Arc<[Network]>,
-    /// `proxy_header`: what they send; for `listen.mqtt` always the PROXY protocol.
-    pub header: ProxyHeader,
+settings! {
+    /// The proxies in front of a port.
+    pub struct Proxies, reload() {
+        /// Proxies in front of the port: addresses and networks whose word is taken for the address
+        /// that they pass on, which then counts for limits, pauses and logs. Name no more than the
+        /// proxies themselves: others could pretend any address.
+        trusted: Arc<[Network]> = [].into(), networks(),
+            named("trusted_proxies"), example("[\"10.0.0.0/8\", \"192.0.2.1\"]");
+        /// What they send: "x-forwarded-for", with each request, of which the last address that is
+        /// not a trusted proxy counts; or "proxy-v2", the PROXY protocol, with which then each of
+        /// their connections must begin.
+        header: ProxyHeader = ProxyHeader::XForwardedFor, choice(ProxyHeader::NAMES),
+            named("proxy_header"), example("\"proxy-v2\"");
+    }
 }
 
 impl Proxies {
+    /// With this list, of a port with MQTT: only the PROXY protocol can name an address there.
+    pub(super) fn over_mqtt(trusted: Arc<[Network]>) -> Proxies {
+        Proxies {
+            trusted,
+            header: ProxyHeader::ProxyV2,
+        }
+    }
+
     /// Whether what this address says is believed.
     pub fn trusts(&self, ip: IpAddr) -> bool {
         self.trusted.iter().any(|network| network.contains(ip))
@@ -124,42 +130,24 @@ impl Proxies {
     }
 }
 
-/// Reads the keys of an HTTP port.
-pub(super) fn http_proxies(s: &mut Section<'_>) -> Proxies {
-    let trusted = trusted(s);
-    let header = s.choice(
-        "proxy_header",
-        ProxyHeader::XForwardedFor,
-        &ProxyHeader::ALL,
-    );
-    let header_key = s.key("proxy_header");
-    let key = s.key("trusted_proxies");
-    if trusted.is_empty() && s.report.is_set(&header_key) {
-        let what = format!("no proxy is trusted to send it, because {key} is not set");
-        s.report.impossible(
-            &[&header_key, &key],
-            what,
-            format!("set {key}, or remove {header_key}"),
-        );
-    }
-    Proxies { trusted, header }
+/// The list of a port with MQTT.
+pub(super) fn proxies_over_mqtt() -> Kind<Proxies> {
+    networks().map(Proxies::over_mqtt, |proxies| proxies.trusted.clone())
 }
 
-/// Reads the key of the MQTT listener.
-pub(super) fn mqtt_proxies(s: &mut Section<'_>) -> Proxies {
-    Proxies {
-        trusted: trusted(s),
-        header: ProxyHeader::ProxyV2,
-    }
+fn networks() -> Kind<Arc<[Network]>> {
+    let kind = "list of addresses and networks, up to 64";
+    let schema =
+        json!({ "type": "array", "items": { "type": "string" }, "maxItems": NETWORKS_MAX });
+    Kind::unwritten(kind, schema, |node| read_networks(node).map(Arc::from)).written(|networks| {
+        let texts = networks
+            .iter()
+            .map(|network| Toml::String(network.to_string()));
+        Toml::Array(texts.collect())
+    })
 }
 
-fn trusted(s: &mut Section<'_>) -> Arc<[Network]> {
-    s.parse("trusted_proxies", networks)
-        .unwrap_or_default()
-        .into()
-}
-
-fn networks(node: &Node) -> Result<Vec<Network>, Bad> {
+fn read_networks(node: &Node) -> Result<Vec<Network>, Bad> {
     let advice = "write a list of at most 64 addresses and networks, such as [\"10.0.0.0/8\", \
         \"192.0.2.1\"], without bits behind the prefix";
     let texts = node

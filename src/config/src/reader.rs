@@ -1,15 +1,19 @@
-//! Reads sections and their keys from the raw tree, and collects all problems instead of stopping
-//! at the first. `values` has the getters of [`Section`], one for each type of value. A key that no
-//! getter has read in the end is unknown.
+//! Reads the declared keys from the raw tree, and collects all problems instead of stopping at the
+//! first. A key that is left in the end is unknown.
 //!
-//! If a value is missing or bad, a getter returns the default, so that reading continues. Therefore
+//! A setting whose value is missing or bad keeps its default, so that reading continues. Therefore
 //! [`Report::impossible`] reports nothing about keys that are already known to be bad.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use super::declare::{Key, List, Value, Visit, Visitor};
+use super::describe::join;
 use super::error::Problem;
+use super::mapping::{self, Mapping};
 use super::suggest::{self, pattern};
 use super::tree::{Entries, Node, Origin, Raw};
 use super::units::write_size;
@@ -21,10 +25,8 @@ const SECRET_MAX_BYTES: u64 = 1024 * 1024;
 #[derive(Debug, Default)]
 pub(super) struct Report {
     pub(super) problems: Vec<Problem>,
-    /// Every key that a getter has read, without list indexes, in that order.
-    pub(super) known: Vec<String>,
-    /// Type and range, and default, of keys whose getter has a fixed type.
-    pub(super) described: BTreeMap<String, (String, Option<String>)>,
+    /// Every key that was looked for, without list indexes, in that order.
+    known: Vec<String>,
     /// The origin of each value that is set.
     origins: BTreeMap<String, Origin>,
     /// Keys whose value was refused, so that the default is used instead.
@@ -33,7 +35,7 @@ pub(super) struct Report {
     pub(super) value_files: Vec<(String, PathBuf)>,
     /// A `tokens_file` need not exist.
     pub(super) may_lack_tokens: bool,
-    /// Keys that no getter has read.
+    /// Keys that nothing has looked for.
     left_over: Vec<(String, Origin)>,
 }
 
@@ -105,6 +107,11 @@ impl Report {
         self.origins.contains_key(key)
     }
 
+    /// Whether the value of a key was not refused.
+    pub(super) fn is_usable(&self, key: &str) -> bool {
+        !self.unusable.contains(key)
+    }
+
     /// Turns the unread keys into problems, each with the key that was probably meant.
     pub(super) fn finish(&mut self) {
         for (key, origin) in std::mem::take(&mut self.left_over) {
@@ -120,15 +127,15 @@ impl Report {
 }
 
 /// The keys of one section (or the whole file), read one by one.
-pub(super) struct Section<'a> {
+pub(super) struct Reader<'a> {
     path: String,
     entries: Entries,
     pub(super) report: &'a mut Report,
 }
 
-impl<'a> Section<'a> {
-    pub(super) fn new(path: String, entries: Entries, report: &'a mut Report) -> Section<'a> {
-        Section {
+impl<'a> Reader<'a> {
+    pub(super) fn new(path: String, entries: Entries, report: &'a mut Report) -> Reader<'a> {
+        Reader {
             path,
             entries,
             report,
@@ -136,83 +143,62 @@ impl<'a> Section<'a> {
     }
 
     /// The full name of a key of this section.
-    pub(super) fn key(&self, key: &str) -> String {
-        if self.path.is_empty() {
-            key.to_owned()
-        } else {
-            format!("{}.{key}", self.path)
-        }
+    pub(super) fn path_of(&self, key: &str) -> String {
+        join(&self.path, key)
+    }
+
+    /// Reads one section, and records what is left of it.
+    pub(super) fn read(path: String, entries: Entries, report: &mut Report, keys: Visit<'_>) {
+        let mut reader = Reader::new(path, entries, report);
+        keys(&mut reader);
+        reader.end();
     }
 
     /// Records unread keys. Call it after every key has been read.
     pub(super) fn end(self) {
         for (key, node) in &self.entries {
-            let path = self.key(key);
+            let path = self.path_of(key);
             // A misspelt section is one problem. If it came from variables, it is reported once per
             // variable.
             match (&node.value, &node.origin) {
                 (Raw::Table(entries), Origin::Env(_)) => {
-                    Section::new(path, entries.clone(), &mut *self.report).end();
+                    Reader::new(path, entries.clone(), &mut *self.report).end();
                 }
                 _ => self.report.left_over.push((path, node.origin.clone())),
             }
         }
     }
 
-    /// A section below this one; empty if it is missing.
-    pub(super) fn section(&mut self, key: &str) -> Section<'_> {
-        let path = self.key(key);
-        let entries = match self.entries.remove(key) {
-            Some(Node {
-                value: Raw::Table(entries),
-                ..
-            }) => entries,
-            Some(node) => {
-                self.report
-                    .origins
-                    .insert(path.clone(), node.origin.clone());
-                let what = format!("expected a section, found {}", node.value.kind());
-                self.report.bad(
-                    &path,
-                    Bad::new(what, format!("write [{path}] with its keys below")),
-                );
-                Entries::new()
+    /// The keys of a section; a problem if it is none.
+    fn table(&mut self, path: &str, node: Node, advice: String) -> Option<Entries> {
+        self.report.origins.insert(path.to_owned(), node.origin);
+        match node.value {
+            Raw::Table(entries) => Some(entries),
+            other => {
+                let what = format!("expected a section, found {}", other.kind());
+                self.report.bad(path, Bad::new(what, advice));
+                None
             }
-            None => Entries::new(),
-        };
-        Section::new(path, entries, self.report)
+        }
+    }
+
+    /// A section below this one; empty if it is missing.
+    fn below(&mut self, path: &str, name: &str) -> Entries {
+        let advice = format!("write [{path}] with its keys below");
+        let node = self.entries.remove(name);
+        let entries = node.and_then(|node| self.table(path, node, advice));
+        entries.unwrap_or_default()
     }
 
     /// The named sections below this one: name, path and keys of each.
     pub(super) fn named(&mut self, key: &str) -> Vec<(String, String, Entries)> {
-        let path = self.key(key);
-        let Some(node) = self.entries.remove(key) else {
-            return Vec::new();
-        };
-        self.report
-            .origins
-            .insert(path.clone(), node.origin.clone());
-        let Raw::Table(entries) = node.value else {
-            let what = format!("expected sections, found {}", node.value.kind());
-            self.report.bad(
-                &path,
-                Bad::new(what, format!("write [{path}.NAME] with its keys below")),
-            );
-            return Vec::new();
-        };
-        let mut sections = Vec::with_capacity(entries.len());
-        for (name, node) in entries {
+        let path = self.path_of(key);
+        let mut sections = Vec::new();
+        for (name, node) in self.below(&format!("{path}.NAME"), key) {
             let path = format!("{path}.{name}");
-            self.report.origins.insert(path.clone(), node.origin);
-            match node.value {
-                Raw::Table(entries) => sections.push((name, path, entries)),
-                other => {
-                    let what = format!("expected a section, found {}", other.kind());
-                    self.report.bad(
-                        &path,
-                        Bad::new(what, format!("write [{path}] with its keys below")),
-                    );
-                }
+            let advice = format!("write [{path}] with its keys below");
+            if let Some(entries) = self.table(&path, node, advice) {
+                sections.push((name, path, entries));
             }
         }
         sections
@@ -220,14 +206,12 @@ impl<'a> Section<'a> {
 
     /// The elements of a list of sections, each with its path.
     pub(super) fn sections(&mut self, key: &str) -> Vec<(String, Entries)> {
-        let path = self.key(key);
+        let path = self.path_of(key);
         let advice = format!("write [[{}]], once for each", pattern(&path));
         let Some(node) = self.entries.remove(key) else {
             return Vec::new();
         };
-        self.report
-            .origins
-            .insert(path.clone(), node.origin.clone());
+        self.report.origins.insert(path.clone(), node.origin);
         let Raw::List(items) = node.value else {
             let what = format!("expected a list of sections, found {}", node.value.kind());
             self.report.bad(&path, Bad::new(what, advice));
@@ -236,18 +220,8 @@ impl<'a> Section<'a> {
         let mut sections = Vec::with_capacity(items.len());
         for (i, item) in items.into_iter().enumerate() {
             let path = format!("{path}[{i}]");
-            match item.value {
-                Raw::Table(entries) => {
-                    self.report.origins.insert(path.clone(), item.origin);
-                    sections.push((path, entries));
-                }
-                other => self.report.bad(
-                    &path,
-                    Bad::new(
-                        format!("expected a section, found {}", other.kind()),
-                        advice.clone(),
-                    ),
-                ),
+            if let Some(entries) = self.table(&path, item, advice.clone()) {
+                sections.push((path, entries));
             }
         }
         sections
@@ -256,7 +230,7 @@ impl<'a> Section<'a> {
     /// Removes a value from the tree. If a `…_FILE` variable is set, reads the value from the file
     /// that it names.
     fn take(&mut self, key: &str) -> Option<Node> {
-        let path = self.key(key);
+        let path = self.path_of(key);
         self.report.known.push(pattern(&path));
         let node = self.entries.remove(key);
         let node = match self.take_pointer(key) {
@@ -306,23 +280,62 @@ impl<'a> Section<'a> {
             value: Raw::Text(text),
         })
     }
+}
 
-    /// Reads and parses a value; `None` if it is missing, or bad (which is reported).
-    pub(super) fn parse<T>(
-        &mut self,
-        key: &str,
-        understand: impl FnOnce(&Node) -> Result<T, Bad>,
-    ) -> Option<T> {
-        let node = self.take(key)?;
-        match understand(&node) {
-            Ok(value) => Some(value),
-            Err(bad) => {
-                let path = self.key(key);
-                self.report.bad(&path, bad);
-                None
+/// Reads each key into the value of its declaration.
+impl Visitor for Reader<'_> {
+    fn key(&mut self, key: &Key, value: &mut dyn Value) {
+        let path = self.path_of(key.name);
+        let node = self.take(key.name);
+        let read = match node {
+            Some(node) => value.read(&node),
+            None if key.is_required && !self.report.is_set(&path) => {
+                let example = key.example.unwrap_or_default();
+                let advice = format!("write for example {} = {example}", key.name);
+                Err(Bad::new("missing", advice))
             }
+            None => Ok(()),
+        };
+        let may_be_missing = key.name == "tokens_file" && self.report.may_lack_tokens;
+        let read = read.and_then(|()| match value.file() {
+            Some(file) => readable(&file, may_be_missing),
+            None => Ok(()),
+        });
+        if let Err(bad) = read {
+            self.report.bad(&path, bad);
         }
     }
+
+    fn section(&mut self, key: &Key, keys: Visit<'_>) {
+        let path = self.path_of(key.name);
+        let entries = self.below(&path, key.name);
+        Reader::read(path, entries, self.report, keys);
+    }
+
+    fn list(&mut self, key: &Key, list: &mut dyn List) {
+        for (path, entries) in self.sections(key.name) {
+            let i = list.len();
+            list.push();
+            Reader::read(path, entries, self.report, &mut |reader| {
+                list.visit(i, reader);
+            });
+        }
+    }
+
+    fn formats(&mut self, _: &Key, formats: &mut Vec<Arc<Mapping>>) {
+        *formats = mapping::read(self);
+    }
+}
+
+/// Whether a file can be read now.
+fn readable(path: &Path, may_be_missing: bool) -> Result<(), Bad> {
+    let what = match std::fs::File::open(path).and_then(|file| file.metadata()) {
+        Ok(found) if found.is_dir() => format!("{} is a directory", path.display()),
+        Ok(_) => return Ok(()),
+        Err(e) if may_be_missing && e.kind() == ErrorKind::NotFound => return Ok(()),
+        Err(e) => format!("{} cannot be read: {e}", path.display()),
+    };
+    Err(Bad::new(what, PATH_ADVICE))
 }
 
 pub(super) const PATH_ADVICE: &str =
@@ -399,15 +412,18 @@ pub(super) fn out_of_range(node: &Node, advice: &str) -> Bad {
 /// A value for a message, cut if it is long. Never used for secrets.
 fn excerpt(node: &Node) -> String {
     match &node.value {
-        Raw::Text(text) => format!(
-            "\"{}\"",
-            text.chars().take(100).collect::<String>().escape_debug()
-        ),
+        Raw::Text(text) => quoted(text),
         Raw::Integer(n) => n.to_string(),
         Raw::Flag(flag) => flag.to_string(),
         Raw::Fraction(text) => text.clone(),
         other => other.kind().to_owned(),
     }
+}
+
+/// A text for a message, cut if it is long. Never used for secrets.
+pub(super) fn quoted(text: &str) -> String {
+    let start: String = text.chars().take(100).collect();
+    format!("\"{}\"", start.escape_debug())
 }
 
 /// The advice `write "a", "b" or "c"`.

@@ -1,12 +1,16 @@
 //! Which settings can change while the service runs: the keys in which two configurations differ,
-//! which of them are applied, and why the others need a restart. A key that is not listed needs a
-//! restart.
+//! which of them are applied, and why the others need a restart. The declaration of each key says
+//! so (`declare`).
 
-use std::collections::BTreeMap;
+use std::any::Any;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
+use std::sync::Arc;
 
-use super::suggest::pattern;
-use super::{Config, Decoding, Mqtt, is_loopback, mapping};
+use super::declare::{Key, List, Settings, Value, Visit, Visitor};
+use super::describe::join;
+use super::mapping::{self, Mapping};
+use super::{Config, is_loopback};
 
 /// A key that differs.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,178 +22,111 @@ pub struct Change {
     pub waits: Option<&'static str>,
 }
 
-const PORT: &str = "ports and their limits are set up at startup";
 const TLS: &str = "a port enables TLS when it is opened";
-const BROKER: &str = "connections and subscriptions of brokers are set up at startup (password and \
-    certificate files are read again at each connection)";
 
-/// Keys whose changes are applied, by prefix.
-const TAKEN_OVER: &[&str] = &[
-    "quota.",
-    "jwt.",
-    "certificates.",
-    "http.tokens_file",
-    "http.allow_anonymous",
-    "http.body_max_bytes",
-    "http.bodies_max_bytes",
-    "http.body_timeout",
-    "http.body_grace",
-    "http.body_rate_min",
-    "http.queue_timeout",
-    "http.ack_timeout",
-    "http.connections_",
-    "http.trusted_proxies",
-    "http.proxy_header",
-    "http.failed_auth_",
-    "http.header_timeout",
-    "http.keep_alive",
-    "http.write_timeout",
-    "http.tls.",
-    "admin.connections_",
-    "admin.trusted_proxies",
-    "admin.proxy_header",
-    "admin.failed_auth_",
-    "admin.header_timeout",
-    "admin.keep_alive",
-    "admin.write_timeout",
-    "admin.tls.",
-    "limits.",
-    "line.",
-    "native.",
-    "scalar.",
-    "otlp.",
-    "remote_write.",
-    "formats.",
-    "log.level",
-    "audit.",
-    "listen.mqtt.connections_",
-    "listen.mqtt.trusted_proxies",
-    "listen.mqtt.failed_auth_",
-    "listen.mqtt.tokens_file",
-    "listen.mqtt.cert_file",
-    "listen.mqtt.key_file",
-    "listen.mqtt.client_",
-];
+/// The value of every key that is set.
+type Values = BTreeMap<String, Box<dyn Any>>;
 
-/// Why changes of other keys need a restart, by prefix; the first match counts.
-const WAITING: &[(&str, &str)] = &[
-    ("ingest.", "the pipeline is built at startup"),
-    ("http.", PORT),
-    ("admin.", PORT),
-    ("promql.", "the admin port is opened with it at startup"),
-    ("listen.", PORT),
-    (
-        "store.",
-        "the store is opened and its collections are prepared at startup",
-    ),
-    (
-        "bucket.",
-        "the shards and the store are created with it at startup",
-    ),
-    ("flush.", "the shards are created with it at startup"),
-    ("accumulate.", "the shards are created with it at startup"),
-    ("journal.", "the journal is opened at startup"),
-    ("latest.", "its tasks are started at startup"),
-    (
-        "rollup.",
-        "its tasks are started and its collections prepared at startup",
-    ),
-    (
-        "sensors.",
-        "the shards and the read API are created with it at startup",
-    ),
-    ("enrich.", "the registry reader is started at startup"),
-    (
-        "dead_letters.",
-        "the collection is prepared and its task started at startup",
-    ),
-    ("shutdown.", "it is read only at startup"),
-    ("log.", "the log is opened at startup"),
-    ("mqtt.", BROKER),
-];
+/// Visits every key with its full path, and what another configuration has there.
+struct Walk<F> {
+    path: String,
+    each: F,
+}
 
-/// Why a change of a key (without list indexes) needs a restart; `None`: it is applied.
-pub(super) fn waits(key: &str) -> Option<&'static str> {
-    if TAKEN_OVER
-        .iter()
-        .any(|beginning| key.starts_with(beginning))
-    {
-        return None;
+impl<F: FnMut(String, &Key, &mut dyn Value)> Visitor for Walk<F> {
+    fn key(&mut self, key: &Key, value: &mut dyn Value) {
+        (self.each)(join(&self.path, key.name), key, value);
     }
-    let why = WAITING
-        .iter()
-        .find(|(beginning, _)| key.starts_with(beginning));
-    Some(why.map_or("it is read only at startup", |(_, why)| why))
+
+    fn section(&mut self, key: &Key, keys: Visit<'_>) {
+        let path = join(&self.path, key.name);
+        let above = std::mem::replace(&mut self.path, path);
+        keys(self);
+        self.path = above;
+    }
+
+    fn list(&mut self, key: &Key, list: &mut dyn List) {
+        let path = join(&self.path, key.name);
+        for i in 0..list.len() {
+            let above = std::mem::replace(&mut self.path, format!("{path}[{i}]"));
+            list.visit(i, self);
+            self.path = above;
+        }
+    }
+
+    fn formats(&mut self, _: &Key, _: &mut Vec<Arc<Mapping>>) {}
+}
+
+fn walk(config: &mut Config, each: impl FnMut(String, &Key, &mut dyn Value)) {
+    let path = String::new();
+    config.visit(&mut Walk { path, each });
+}
+
+fn values(config: &Config) -> Values {
+    let mut values = Values::new();
+    walk(&mut config.clone(), |path, _, value| {
+        values.insert(path, value.copy());
+    });
+    values
 }
 
 /// The keys in which two configurations differ, in alphabetical order.
 pub fn changes(old: &Config, new: &Config) -> Vec<Change> {
-    let before = flat(old);
-    let after = flat(new);
-    let mut keys: Vec<&String> = before.keys().chain(after.keys()).collect();
-    keys.sort();
-    keys.dedup();
-    let differing = keys
-        .into_iter()
-        .filter(|key| before.get(*key) != after.get(*key));
-    let mut found: Vec<Change> = Vec::new();
-    for key in differing.map(|key| whole(key, &before, &after)) {
-        if found.iter().all(|change| change.key != key) {
-            // The appended dot makes a whole section match the prefixes of its keys.
-            let waits = switched(&key, old, new).or_else(|| waits(&format!("{}.", pattern(&key))));
-            found.push(Change { key, waits });
-        }
+    let before = values(old);
+    let after = values(new);
+    let mut found = BTreeMap::new();
+    // Of a list of sections, those that both have are compared, and the others are one change each.
+    for config in [old, new] {
+        walk(&mut config.clone(), |path, key, value| {
+            let (Some(_), Some(other)) = (before.get(&path), after.get(&path)) else {
+                found.insert(whole(&path, &before, &after), key.restart);
+                return;
+            };
+            if !value.is(&**other) {
+                let waits = switched(&path, old, new).or(key.restart);
+                found.insert(path, waits);
+            }
+        });
+    }
+    for name in changed_formats(&old.formats, &new.formats) {
+        found.insert(join("formats", name), None);
     }
     found
+        .into_iter()
+        .map(|(key, waits)| Change { key, waits })
+        .collect()
+}
+
+/// The names of formats that only one has, or that differ.
+fn changed_formats<'a>(old: &'a [Arc<Mapping>], new: &'a [Arc<Mapping>]) -> BTreeSet<&'a str> {
+    let changed = |a: &'a [Arc<Mapping>], b: &'a [Arc<Mapping>]| {
+        let is_changed = move |format: &&Arc<Mapping>| !b.contains(format);
+        a.iter()
+            .filter(is_changed)
+            .map(|format| format.name.as_str())
+    };
+    changed(old, new).chain(changed(new, old)).collect()
+}
+
+/// The broker or subscription of a key that only one of the two configurations has.
+fn whole(path: &str, before: &Values, after: &Values) -> String {
+    let has = |values: &Values, section: &str| values.keys().any(|key| key.starts_with(section));
+    let mut sections = path.match_indices(']').map(|(at, _)| &path[..=at]);
+    let found = sections.find(|section| has(before, section) != has(after, section));
+    found.unwrap_or(path).to_owned()
 }
 
 /// The new settings as far as they can be applied, and the old ones for the rest.
 pub fn taken_over(old: &Config, new: &Config) -> Config {
+    let values = values(new);
     let mut config = old.clone();
-    (config.quota, config.jwt) = (new.quota.clone(), new.jwt.clone());
-    config.certificates = new.certificates.clone();
-    let http = &mut config.http;
-    let from = &new.http;
-    (http.tokens_file, http.allow_anonymous) = (from.tokens_file.clone(), from.allow_anonymous);
-    (http.body_max_bytes, http.bodies_max_bytes) = (from.body_max_bytes, from.bodies_max_bytes);
-    (http.body_timeout, http.body_grace, http.body_rate_min) =
-        (from.body_timeout, from.body_grace, from.body_rate_min);
-    (http.times, config.admin.times) = (from.times, new.admin.times);
-    (http.connections, config.admin.connections) = (from.connections, new.admin.connections);
-    (http.proxies, config.admin.proxies) = (from.proxies.clone(), new.admin.proxies.clone());
-    (http.queue_timeout, http.ack_timeout) = (from.queue_timeout, from.ack_timeout);
-    for (tls, from) in [
-        (&mut config.http.tls, &new.http.tls),
-        (&mut config.admin.tls, &new.admin.tls),
-    ] {
-        if tls.is_on() == from.is_on() {
-            *tls = from.clone();
+    walk(&mut config, |path, key, value| {
+        let is_applied = key.restart.is_none() && switched(&path, old, new).is_none();
+        if let Some(new) = values.get(&path).filter(|_| is_applied) {
+            value.set(&**new);
         }
-    }
-    let mqtt = &mut config.listen.mqtt;
-    let from = &new.listen.mqtt;
-    (mqtt.tokens_file, mqtt.connections) = (from.tokens_file.clone(), from.connections);
-    mqtt.proxies = from.proxies.clone();
-    if mqtt.cert_file.is_some() == from.cert_file.is_some() {
-        (mqtt.cert_file, mqtt.key_file) = (from.cert_file.clone(), from.key_file.clone());
-        mqtt.client_ca_file = from.client_ca_file.clone();
-        (mqtt.client_crl_file, mqtt.client_auth) = (from.client_crl_file.clone(), from.client_auth);
-    }
-    let Decoding {
-        limits,
-        line,
-        formats,
-        native,
-        scalar,
-        otlp,
-        remote_write,
-        // Derived, also from settings that wait for a restart.
-        import_past: _,
-        sender_tag: _,
-    } = new.decoding();
-    (config.limits, config.line, config.formats, config.otlp) = (limits, line, formats, otlp);
-    (config.native, config.scalar, config.remote_write) = (native, scalar, remote_write);
-    (config.log.level, config.audit) = (new.log.level.clone(), new.audit.clone());
+    });
+    config.formats.clone_from(&new.formats);
     config
 }
 
@@ -263,63 +200,6 @@ fn switched(key: &str, old: &Config, new: &Config) -> Option<&'static str> {
         _ => false,
     };
     is_switched.then_some(TLS)
-}
-
-/// The broker or subscription of a key if only one of the two configurations has it.
-fn whole(key: &str, before: &BTreeMap<String, String>, after: &BTreeMap<String, String>) -> String {
-    for (at, _) in key.match_indices(']') {
-        let section = &key[..=at];
-        let has = |keys: &BTreeMap<String, String>| keys.keys().any(|key| key.starts_with(section));
-        if has(before) != has(after) {
-            return section.to_owned();
-        }
-    }
-    key.to_owned()
-}
-
-/// Every key with its value. Secrets are included in clear text, so never print the result.
-fn flat(config: &Config) -> BTreeMap<String, String> {
-    let mut keys = BTreeMap::new();
-    // The dump is TOML and contains every key (a test checks this).
-    let table: toml::Table = config.masked().parse().unwrap_or_default();
-    walk("", &toml::Value::Table(table), &mut keys);
-    keys.insert("store.uri".to_owned(), config.store.uri.reveal().to_owned());
-    for (i, mqtt) in config.mqtt.iter().enumerate() {
-        // A password in a file is read again at each connection.
-        if let Mqtt {
-            password: Some(password),
-            password_file: None,
-            ..
-        } = mqtt
-        {
-            keys.insert(format!("mqtt[{i}].password"), password.reveal().to_owned());
-        }
-    }
-    keys
-}
-
-fn walk(path: &str, value: &toml::Value, keys: &mut BTreeMap<String, String>) {
-    // A format is applied as a whole.
-    let is_format = path
-        .strip_prefix("formats.")
-        .is_some_and(|name| !name.is_empty());
-    match value {
-        toml::Value::Table(table) if !is_format => {
-            let dot = if path.is_empty() { "" } else { "." };
-            table
-                .iter()
-                .for_each(|(key, value)| walk(&format!("{path}{dot}{key}"), value, keys));
-        }
-        toml::Value::Array(items) if items.iter().any(toml::Value::is_table) && !is_format => {
-            items
-                .iter()
-                .enumerate()
-                .for_each(|(i, item)| walk(&format!("{path}[{i}]"), item, keys));
-        }
-        other => {
-            keys.insert(path.to_owned(), other.to_string());
-        }
-    }
 }
 
 #[cfg(test)]

@@ -198,6 +198,33 @@ mod tests {
     }
 
     #[test]
+    fn variables_are_named_as_they_are_read() {
+        for (path, name) in [
+            ("store.uri", Some("HOURBUCKET_STORE__URI")),
+            (
+                "http.tls.cert_file",
+                Some("HOURBUCKET_HTTP__TLS__CERT_FILE"),
+            ),
+            ("mqtt.url", Some("HOURBUCKET_MQTT__0__URL")),
+            (
+                "mqtt.subscriptions.qos",
+                Some("HOURBUCKET_MQTT__0__SUBSCRIPTIONS__0__QOS"),
+            ),
+            (
+                "listen.mqtt.window",
+                Some("HOURBUCKET_LISTEN__MQTT__WINDOW"),
+            ),
+            (
+                "listen.mqtt.topics.filter",
+                Some("HOURBUCKET_LISTEN__MQTT__TOPICS__0__FILTER"),
+            ),
+            ("formats.a.id", None),
+        ] {
+            assert_eq!(variable_of(path).as_deref(), name);
+        }
+    }
+
+    #[test]
     fn suggests_the_nearest_key() {
         let known: Vec<String> = [
             "http.listen",

@@ -13,6 +13,8 @@ pub(super) const KIB: u64 = 1024;
 pub(super) const MIB: u64 = 1024 * KIB;
 /// One GiB in bytes.
 pub(super) const GIB: u64 = 1024 * MIB;
+/// One TiB in bytes.
+pub(super) const TIB: u64 = 1024 * GIB;
 
 pub(super) const MS: Duration = Duration::from_millis(1);
 pub(super) const SECOND: Duration = Duration::from_secs(1);

@@ -127,15 +127,14 @@ format = "scalar"
 
 #[test]
 fn the_design_loads() {
-    let config = Place::new().good(DESIGN, &[]);
+    let place = Place::new();
+    let config = place.good(DESIGN, &[]);
     assert_eq!(
         config.store.retention,
         Some(Duration::from_secs(365 * 86_400))
     );
-    assert_eq!(
-        config.mqtt[0].password.as_ref().map(|p| p.reveal()),
-        Some("from-file")
-    );
+    let password = config.mqtt[0].password_now().unwrap();
+    assert_eq!(password.as_ref().map(|p| p.reveal()), Some("from-file"));
     assert_eq!(
         config.mqtt[0].subscriptions[0].topic,
         "sensors/{sensor_id}/{field}"

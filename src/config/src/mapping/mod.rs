@@ -50,9 +50,17 @@ pub use place::{Each, EachStep, Filter, Glob, Piece, Place, Source, Step};
 pub use profiles::parse as parse_formats;
 pub use profiles::{find, shipped};
 pub(super) use read::read;
-pub(super) use rule_values::zone;
 
 use chrono_tz::Tz;
+
+use super::declare::{Derived, named, settings};
+use super::kinds::{self, choice, flag, zone};
+use super::reader::Bad;
+use super::tree::Node;
+use rule_values::{
+    EACH, GLOB, SOURCE, also, conditions, fields, ids, parsed, scalars, separator, source, sources,
+    tags, text, times, topics, values,
+};
 
 /// Limits on formats in a configuration, rules in a format, and entries in any list of a rule. They
 /// are generous because operators, not senders, write them.
@@ -71,56 +79,119 @@ pub struct Mapping {
     pub(super) text: String,
 }
 
-/// One rule; the module describes it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Rule {
-    /// `topic`: templates, one of which must match; empty: any message.
-    pub topics: Vec<String>,
-    /// `when`: conditions on the message.
-    pub when: Vec<Condition>,
-    /// `skip`: the message carries no readings.
-    pub skip: bool,
-    /// `each`: paths to the records, of which the first one present is used; empty: the message is
-    /// the record.
-    pub each: Vec<Each>,
-    /// `where`: conditions on a record; other records are skipped.
-    pub filter: Vec<Condition>,
-    /// `id`: of the sensor; empty: the `sensor_id` of the templates.
-    pub id: Vec<Source>,
-    /// `time`: the first that is a time is used.
-    pub time: Vec<TimeSource>,
-    /// `zone` for times without one; absent: the zone of the subscription, or of `limits.zone`.
-    pub zone: Option<Tz>,
-    /// `time_unreadable`: whether a time that cannot be parsed, or has no zone, rejects the reading
-    /// (the default). Otherwise the reading gets the time of receipt.
-    pub unreadable_refuses: bool,
-    /// `values`
-    pub values: Values,
-    /// `also`: values besides those at `values`, by name.
-    pub also: Vec<(String, Vec<Place>)>,
-    /// `field`: the name of a value without a name.
-    pub field: Vec<Source>,
-    /// `prefix` of every value's name; empty if the source is not present.
-    pub prefix: Option<Source>,
-    /// `separator` between the parts of a name.
-    pub separator: String,
-    /// `level_separator`: replaces `/` if a name in braces takes several levels of a topic.
-    pub level_separator: String,
-    /// `include`; empty: all.
-    pub include: Vec<Glob>,
-    /// `exclude`
-    pub exclude: Vec<Glob>,
-    /// `texts`: how values that are texts are treated.
-    pub texts: Texts,
-    /// `none`: further non-values.
-    pub none: Vec<Scalar>,
-    /// `tags`: name and source. The name `*` takes objects and makes all of their scalar members
-    /// tags.
-    pub tags: Vec<(String, Vec<Source>)>,
-    /// `fields`: the first match applies.
-    pub fields: Vec<FieldRule>,
-    /// Names of the members that `id`, `time` and `tags` use, which are therefore not values.
-    pub used: Vec<String>,
+settings! {
+    /// Mappings turn vendor JSON into readings. Define any number of formats, each with a name,
+    /// used as format = "NAME" in a subscription, as POST /v1/readings?format=NAME and as POST
+    /// /v1/hooks/NAME. To print the readings of a payload, run `hourbucket decode --format NAME
+    /// --topic T < payload`. Built in, without an entry here: actility, aws-iot, azure-iot,
+    /// chirpstack-v4, home-assistant-statestream, loriot, ruuvi-gateway, shelly-gen1, shelly-gen2,
+    /// tasmota, telegraf-json, thingsboard-telemetry, ttn-v3, victron-venus and zigbee2mqtt
+    /// (config/profiles/NAME.toml). A format of the same name here replaces the built-in one.
+    ///
+    /// A place is a JSON Pointer: "/rx/0/rssi" from the record, "$/gateway" from the whole message;
+    /// "*" is the first member. A source is a place, or a text with {name} or {/place} in it
+    /// ({/eui|lower}, |upper, |eui: eight bytes as hex), or a list of them: the first one present
+    /// is used. Names in braces come from the topic templates and from `each`; all but sensor_id
+    /// and field become tags. null, nan, none, unavailable, unknown and undefined are never values.
+    /// Places and `each` continue inside a text that holds a JSON object or array, plain or in
+    /// base64: with the id at "/payload/dev" it is found in the object, and in the text {"dev":
+    /// "d7", "temp": 21.5}. As `values` such a text is the object or array.
+    ///
+    /// For several kinds of messages, use [[formats.example.rules]] with the same keys. The first
+    /// rule that matches applies; keys that it does not set are inherited from above. A message
+    /// that no rule matches is rejected.
+    pub struct Rule, reload() {
+        /// Restricts the format to messages of these topics, and names their levels; {sensor_id#}
+        /// takes several levels. With it a subscription needs no topic.
+        topics: Vec<String> = vec![], language("topic template, or a list of them", topics),
+            named("topic"), example("[\"gateway/{site}/{sensor_id}/up\"]");
+        /// Conditions on the message; all must be true. Keys of a condition, at least one: there =
+        /// true or false, is = [...], not = [...], kind = object, array, text, number, bool or
+        /// scalar, empty = true or false (an object, array or text without content). The elements
+        /// of a top-level array are messages of their own (so each = "/*" visits the members of
+        /// each element); with { at = "", kind = "array" } the array itself is the message.
+        when: Vec<Condition> = vec![], language("list of conditions", conditions),
+            example("[{ at = \"/type\", is = [\"uplink\"] }, { at = \"/data\", there = true }]");
+        /// Matching messages carry no readings: they are neither stored nor rejected.
+        skip: bool = false, flag();
+        /// Where the records are; absent: the message is one record. A * or {name} matches every
+        /// member; {name} captures its key.
+        each: Vec<Each> = vec![],
+            language("place, or a list of them", |node| parsed(node, EACH, Each::parse)),
+            example("\"/data/tags/{sensor_id}\"");
+        /// Conditions on a record. Other records are skipped.
+        filter: Vec<Condition> = vec![], language("list of conditions", conditions),
+            named("where"), example("[{ at = \"/ok\", not = [false] }]");
+        /// The sensor's id; absent: {sensor_id}.
+        id: Vec<Source> = vec![], language("source, or a list of them", ids),
+            example("[\"{$/model}/{sensor_id}\", \"/id\"]");
+        /// The first of these that is a time; `unit` is the unit of numbers: "s", "ms", "us" or
+        /// "ns"; absent: by magnitude.
+        time: Vec<TimeSource> = vec![],
+            language("place, or a list in which one can be `{ at, unit }`", times),
+            example("[{ at = \"/epoch\", unit = \"s\" }, \"/time\", \"$/received\"]");
+        time_unit: Option<TimeUnit> = None, choice(TimeUnit::NAMES).optional(), example("\"ms\"");
+        zone: Option<Tz> = None, zone().optional(), example("\"Europe/Berlin\"");
+        /// If a time cannot be read, or over HTTP is that of an unset clock: "reject" the reading,
+        /// or "receive": use the time of receipt, which hourbucket_readings_retimed_total counts.
+        unreadable_refuses: bool = true, choice(&[("reject", true), ("receive", false)]),
+            named("time_unreadable");
+        /// A place, a list of places of which the first one present is used, or a table {
+        /// temperature = "/t" }. Objects and arrays in it are flattened: wind_speed, rx[0]_rssi.
+        /// Absent: all of the record except what id, time and tags use.
+        values: Values = Values::whole_record(),
+            language("place, a list of them, or a table", values),
+            instead_of_default("`\"\"`, the whole record"), example("[\"/decoded\", \"\"]");
+        /// Values besides those, stored only together with some of them; not flattened.
+        also: Vec<(String, Vec<Place>)> = vec![], language("table of names and places", also),
+            example("{ rssi = \"$/rx/0/rssi\", battery = \"$/battery\" }");
+        /// The name of a value without a name, and a prefix for all names.
+        field: Vec<Source> = vec![Source::Joined(vec![Piece::Name("field".into(), None)])],
+            language("source, or a list of them", sources),
+            instead_of_default("`\"{field}\"`"), example("\"{field}\"");
+        prefix: Option<Source> = None,
+            language("source", |node| source(text(node, SOURCE)?)).optional(),
+            example("\"{$/port}\"");
+        separator: String = "_".to_owned(), kinds::Kind::new("text, up to 8 bytes", separator);
+        /// Replaces / if a name takes several levels of a topic.
+        level_separator: String = "/".to_owned(),
+            kinds::Kind::new("text, up to 8 bytes", separator);
+        /// Globs over the names.
+        include: Vec<Glob> = vec![],
+            language("list of globs", |node| parsed(node, GLOB, Glob::parse)),
+            example("[\"*\"]");
+        exclude: Vec<Glob> = vec![],
+            language("list of globs", |node| parsed(node, GLOB, Glob::parse)),
+            example("[\"*_id\", \"seq\"]");
+        /// Texts: "keep", "numbers" (numeric texts become numbers, except codes such as 0042),
+        /// "only-numbers" (numeric texts become numbers, other texts are dropped), or "drop".
+        texts: Texts = Texts::Keep, choice(Texts::NAMES);
+        /// Further texts and numbers that are not values.
+        none: Vec<Scalar> = vec![], language("list of texts and numbers", scalars),
+            example("[\"error\", -1000]");
+        /// A name and its source; "*" takes all members of an object.
+        tags: Vec<(String, Vec<Source>)> = vec![], language("table of sources", tags),
+            example("{ gateway = \"$/gateway\", \"*\" = \"/labels\" }");
+        /// The first entry that matches applies. Its keys: rename (its * is what the * of match
+        /// matched), type = "number", "bool" or "text", words = { OPEN = true }, none, scale and
+        /// offset (value * scale + offset), tag = true, unless = "/place" (dropped if something is
+        /// there).
+        fields: Vec<FieldRule> = vec![], language("list of rules", fields),
+            example(concat!(
+                "[{ match = \"temp\", rename = \"temperature\", scale = 0.1 }, ",
+                "{ match = \"door\", type = \"bool\" }]",
+            ));
+        // Names of the members that `id`, `time` and `tags` use, which are therefore not values.
+        used: Vec<String> = vec![], Derived;
+    }
+}
+
+/// A kind of the mapping language; the dump has its text as it was written.
+fn language<T: 'static>(
+    text: &'static str,
+    read: impl Fn(&Node) -> Result<T, Bad> + 'static,
+) -> kinds::Kind<T> {
+    kinds::Kind::unwritten(text, serde_json::json!({}), read)
 }
 
 /// `values`
@@ -141,17 +212,18 @@ pub struct TimeSource {
     pub unit: Option<TimeUnit>,
 }
 
-/// Unit of a numeric time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum TimeUnit {
-    /// Seconds.
-    S,
-    /// Milliseconds.
-    Ms,
-    /// Microseconds.
-    Us,
-    /// Nanoseconds.
-    Ns,
+named! {
+    /// Unit of a numeric time.
+    pub enum TimeUnit {
+        /// Seconds.
+        S = "s",
+        /// Milliseconds.
+        Ms = "ms",
+        /// Microseconds.
+        Us = "us",
+        /// Nanoseconds.
+        Ns = "ns",
+    }
 }
 
 /// A condition on the first of these places that is present (null counts as absent).
@@ -171,21 +243,22 @@ pub struct Condition {
     pub empty: Option<bool>,
 }
 
-/// The kind of a JSON value.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
-    /// `{}`
-    Object,
-    /// `[]`
-    Array,
-    /// `""`
-    Text,
-    /// A JSON number.
-    Number,
-    /// `true` or `false`.
-    Bool,
-    /// Any of the last three.
-    Scalar,
+named! {
+    /// The kind of a JSON value.
+    pub enum Kind {
+        /// `{}`
+        Object = "object",
+        /// `[]`
+        Array = "array",
+        /// `""`
+        Text = "text",
+        /// A JSON number.
+        Number = "number",
+        /// `true` or `false`.
+        Bool = "bool",
+        /// Any of the last three.
+        Scalar = "scalar",
+    }
 }
 
 /// A text, number or boolean of the configuration.
@@ -213,28 +286,30 @@ impl PartialEq for Fraction {
 
 impl Eq for Fraction {}
 
-/// How values that are texts are treated if no entry of `fields` converts them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Texts {
-    /// Keep them.
-    Keep,
-    /// Turn numeric texts into numbers and keep the others.
-    Numbers,
-    /// Turn numeric texts into numbers and drop the others.
-    OnlyNumbers,
-    /// Drop them.
-    Drop,
+named! {
+    /// How values that are texts are treated if no entry of `fields` converts them.
+    pub enum Texts {
+        /// Keep them.
+        Keep = "keep",
+        /// Turn numeric texts into numbers and keep the others.
+        Numbers = "numbers",
+        /// Turn numeric texts into numbers and drop the others.
+        OnlyNumbers = "only-numbers",
+        /// Drop them.
+        Drop = "drop",
+    }
 }
 
-/// The target of `type`. A value that cannot be converted is dropped.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Type {
-    /// A number, also from a text; true is 1.
-    Number,
-    /// A boolean, also from on/off, true/false, yes/no, open/closed, 1/0.
-    Bool,
-    /// A text.
-    Text,
+named! {
+    /// The target of `type`. A value that cannot be converted is dropped.
+    pub enum Type {
+        /// A number, also from a text; true is 1.
+        Number = "number",
+        /// A boolean, also from on/off, true/false, yes/no, open/closed, 1/0.
+        Bool = "bool",
+        /// A text.
+        Text = "text",
+    }
 }
 
 /// An entry of `fields`.

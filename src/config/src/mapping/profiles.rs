@@ -5,7 +5,7 @@
 use std::rc::Rc;
 use std::sync::{Arc, LazyLock};
 
-use super::super::reader::{Report, Section};
+use super::super::reader::{Reader, Report};
 use super::super::tree;
 use super::{Mapping, read};
 
@@ -67,7 +67,7 @@ pub fn parse(name: &str, text: &str) -> (Vec<Arc<Mapping>>, Vec<String>) {
         Ok(entries) => entries,
         Err(e) => return (Vec::new(), vec![format!("{name}:{}: {}", e.line, e.what)]),
     };
-    let mut root = Section::new(String::new(), entries, &mut report);
+    let mut root = Reader::new(String::new(), entries, &mut report);
     let formats = read(&mut root);
     root.end();
     report.finish();

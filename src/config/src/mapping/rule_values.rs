@@ -2,15 +2,13 @@
 
 use std::fmt::Display;
 
-use chrono_tz::Tz;
-
-use super::super::reader::{Bad, one_of, wrong};
+use super::super::kinds::{chosen, read_flag};
+use super::super::reader::{Bad, wrong};
 use super::super::topic::parse_template;
 use super::super::tree::{Entries, Node, Raw};
 use super::place::{Glob, InvalidPlace, Place, Source};
 use super::{
-    Condition, FieldRule, Fraction, Kind, LIST_MAX, Scalar, Texts, TimeSource, TimeUnit, Type,
-    Values,
+    Condition, FieldRule, Fraction, Kind, LIST_MAX, Scalar, TimeSource, TimeUnit, Type, Values,
 };
 
 pub(super) const SOURCE: &str = "write a place such as \"/device/id\" (or \"$/device/id\" from \
@@ -24,20 +22,9 @@ const CONDITION: &str = "write a list such as [{ at = \"/type\", is = [\"up\"] }
     \"/object\", there = true }], with the keys at, there, is, not, kind and empty";
 const FIELDS: &str = "write a list such as [{ match = \"temp\", scale = 0.1 }], with the keys \
     match, rename, type, words, none, scale, offset, tag and unless";
-pub(super) const TEXTS: &[(&str, Texts)] = &[
-    ("keep", Texts::Keep),
-    ("numbers", Texts::Numbers),
-    ("only-numbers", Texts::OnlyNumbers),
-    ("drop", Texts::Drop),
-];
 
 pub(super) fn text<'n>(node: &'n Node, advice: &str) -> Result<&'n str, Bad> {
     node.text().ok_or_else(|| wrong(node, advice))
-}
-
-pub(super) fn flag(node: &Node) -> Result<bool, Bad> {
-    node.flag()
-        .ok_or_else(|| wrong(node, "write true or false"))
 }
 
 /// The nodes of a list; a single node counts as a list of one.
@@ -63,13 +50,6 @@ pub(super) fn parsed<T, E: Display>(
 ) -> Result<Vec<T>, Bad> {
     let read = |item: &Node| parse(text(item, advice)?).map_err(|what| Bad::new(what, advice));
     items(node, advice)?.into_iter().map(read).collect()
-}
-
-pub(super) fn choice<T: Copy>(node: &Node, choices: &[(&str, T)]) -> Result<T, Bad> {
-    let found = choices.iter().find(|(name, _)| node.text() == Some(name));
-    found
-        .map(|(_, value)| *value)
-        .ok_or_else(|| wrong(node, &one_of(choices.iter().map(|(name, _)| *name))))
 }
 
 pub(super) fn topics(node: &Node) -> Result<Vec<String>, Bad> {
@@ -105,7 +85,10 @@ pub(super) fn times(node: &Node) -> Result<Vec<TimeSource>, Bad> {
                 .get("at")
                 .ok_or_else(|| Bad::new("`at` is missing", advice))?;
             let source = source(text(at, SOURCE)?)?;
-            let unit = table.get("unit").map(time_unit).transpose()?;
+            let unit = table
+                .get("unit")
+                .map(|node| chosen(node, TimeUnit::NAMES))
+                .transpose()?;
             table.end().map(|()| TimeSource { source, unit })
         }
         _ => Ok(TimeSource {
@@ -114,24 +97,6 @@ pub(super) fn times(node: &Node) -> Result<Vec<TimeSource>, Bad> {
         }),
     };
     items(node, advice)?.into_iter().map(read).collect()
-}
-
-pub(super) fn time_unit(node: &Node) -> Result<TimeUnit, Bad> {
-    choice(
-        node,
-        &[
-            ("s", TimeUnit::S),
-            ("ms", TimeUnit::Ms),
-            ("us", TimeUnit::Us),
-            ("ns", TimeUnit::Ns),
-        ],
-    )
-}
-
-/// A time zone by IANA name.
-pub(crate) fn zone(node: &Node) -> Result<Tz, Bad> {
-    let advice = "write a zone of the IANA database, such as \"Europe/Berlin\" or \"UTC\"";
-    text(node, advice)?.parse().map_err(|_| wrong(node, advice))
 }
 
 pub(super) fn separator(node: &Node) -> Result<String, Bad> {
@@ -225,14 +190,6 @@ pub(super) fn conditions(node: &Node) -> Result<Vec<Condition>, Bad> {
 }
 
 fn condition(node: &Node) -> Result<Condition, Bad> {
-    const KINDS: &[(&str, Kind)] = &[
-        ("object", Kind::Object),
-        ("array", Kind::Array),
-        ("text", Kind::Text),
-        ("number", Kind::Number),
-        ("bool", Kind::Bool),
-        ("scalar", Kind::Scalar),
-    ];
     let mut table = Table::of(node, CONDITION)?;
     let at = table
         .get("at")
@@ -240,12 +197,12 @@ fn condition(node: &Node) -> Result<Condition, Bad> {
     let kinds = |node: &Node| {
         items(node, CONDITION)?
             .into_iter()
-            .map(|item| choice(item, KINDS))
+            .map(|item| chosen(item, Kind::NAMES))
             .collect()
     };
     let condition = Condition {
         at: parsed(at, PLACE, Place::parse)?,
-        there: table.get("there").map(flag).transpose()?,
+        there: table.get("there").map(read_flag).transpose()?,
         is: table
             .get("is")
             .map(scalars)
@@ -261,7 +218,7 @@ fn condition(node: &Node) -> Result<Condition, Bad> {
             .map(kinds)
             .transpose()?
             .unwrap_or_default(),
-        empty: table.get("empty").map(flag).transpose()?,
+        empty: table.get("empty").map(read_flag).transpose()?,
     };
     table.end()?;
     let needs_value =
@@ -286,11 +243,6 @@ pub(super) fn fields(node: &Node) -> Result<Vec<FieldRule>, Bad> {
 }
 
 fn field(node: &Node) -> Result<FieldRule, Bad> {
-    const TYPES: &[(&str, Type)] = &[
-        ("number", Type::Number),
-        ("bool", Type::Bool),
-        ("text", Type::Text),
-    ];
     let mut table = Table::of(node, FIELDS)?;
     let matches = table
         .get("match")
@@ -303,7 +255,7 @@ fn field(node: &Node) -> Result<FieldRule, Bad> {
             .transpose()?,
         kind: table
             .get("type")
-            .map(|node| choice(node, TYPES))
+            .map(|node| chosen(node, Type::NAMES))
             .transpose()?,
         words: table
             .get("words")
@@ -317,7 +269,11 @@ fn field(node: &Node) -> Result<FieldRule, Bad> {
             .unwrap_or_default(),
         scale: table.get("scale").map(number).transpose()?,
         offset: table.get("offset").map(number).transpose()?,
-        tag: table.get("tag").map(flag).transpose()?.unwrap_or(false),
+        tag: table
+            .get("tag")
+            .map(read_flag)
+            .transpose()?
+            .unwrap_or(false),
         unless: table
             .get("unless")
             .map(|node| parsed(node, PLACE, Place::parse))

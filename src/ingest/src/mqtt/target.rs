@@ -1,6 +1,6 @@
 //! Address of a broker: the parsed URL, and the certificates and password for it.
 
-use config::{Mqtt, Secret};
+use config::{Mqtt, Secret, SecretFileError};
 use decode::topic::TopicError;
 use net::tls::{self, ClientTls, Identity, TlsError};
 
@@ -39,6 +39,9 @@ pub enum SetupError {
     /// The certificates cannot be used.
     #[error("mqtt: {0}")]
     Tls(#[from] TlsError),
+    /// The password cannot be read.
+    #[error("mqtt.password_file: {0}")]
+    Password(#[from] SecretFileError),
     /// A subscription's topic template cannot be parsed.
     #[error("mqtt.subscriptions.topic of {filter}: {error}")]
     TopicTemplate {
@@ -161,7 +164,7 @@ impl Credentials {
     /// Reads the files; `before` is the content at the last connection. Also returns the problems.
     ///
     /// # Errors
-    /// The certificates cannot be read, and there are no previous ones.
+    /// The certificates or the password cannot be read, and there are no previous ones.
     pub(super) fn load(
         config: &Mqtt,
         target: &Target,
@@ -176,14 +179,13 @@ impl Credentials {
             }
             (Err(error), None) => return Err(error.into()),
         };
-        let password = match config.password_now() {
-            Ok(password) => password,
-            Err(error) => {
+        let password = match (config.password_now(), before) {
+            (Ok(password), _) => password,
+            (Err(error), Some(before)) => {
                 problems.push(format!("password_file: {error}"));
-                before
-                    .map_or(&config.password, |before| &before.password)
-                    .clone()
+                before.password.clone()
             }
+            (Err(error), None) => return Err(error.into()),
         };
         let problem = (!problems.is_empty())
             .then(|| format!("{}; the previous content is used", problems.join("; ")));
