@@ -47,9 +47,11 @@
 //! - It inserts measurements for a bucket that consists of pages now, before its document write
 //!   conflicts. The measurements are leftovers; the service writes their readings to pages.
 //!
-//! With a `store.write_concern` below majority, a write may not be readable yet. A copy that is not
-//! is made again. Leftovers are not removed before the pages are readable; `convert` removes them
-//! with those of earlier runs, at its end or in the next run.
+//! With a `store.write_concern` below majority, a read may not see a write yet:
+//! - A copy that is read back too early is made again. Then there are too many measurements, and the
+//!   bucket is skipped and named, until an operator removes them.
+//! - Leftovers are looked for only in a bucket that is read in bucket mode. If the pages cannot be
+//!   read yet, they stay, without a message, for the end of the run or the next one.
 //!
 //! A *stray* page next to a document in time-series mode comes from a version that left fewer
 //! pages. Its readings are stored once, in this page only. They are folded in, under the guards of
