@@ -40,8 +40,8 @@ pub(crate) const HOMES: &[Home] = &[
     },
     Home {
         paths: &["::counter!", "::gauge!", "::histogram!"],
-        homes: &["telemetry/metrics.rs"],
-        why: "every metric is a typed function of telemetry/metrics.rs",
+        homes: &["telemetry/catalog.rs"],
+        why: "every metric is a typed function, declared in telemetry/metrics.rs",
     },
     Home {
         paths: &["std::env"],

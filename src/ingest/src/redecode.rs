@@ -158,7 +158,7 @@ impl Redecoder {
 
     /// The first broker with a matching subscription decides.
     fn message(&mut self, dead_letter: &DeadLetter) -> Redecoded {
-        let of_devices = dead_letter.source == Source::MqttDirect.label();
+        let of_devices = dead_letter.source == Source::MqttDirect.as_str();
         let collectors: &mut [Collector] = if of_devices {
             &mut self.devices
         } else {

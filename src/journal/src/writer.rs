@@ -249,7 +249,7 @@ impl Appender {
         }
         let began = Instant::now();
         let synced = active.file.sync_data();
-        metrics::journal_sync(began.elapsed().as_secs_f64());
+        metrics::journal_sync_seconds(began.elapsed().as_secs_f64());
         if let Err(source) = synced {
             self.shared.break_for(&JournalFailure::Sync {
                 path: active.info.path.clone(),

@@ -8,6 +8,7 @@ use super::ids::{BucketKey, SensorId};
 use super::rows::Rows;
 use super::span::BucketStart;
 use super::summary::Summary;
+use crate::closed_set;
 
 /// The expected state of the page in the store. The store must reject the write if the state
 /// differs.
@@ -74,16 +75,18 @@ impl GateSlot {
     }
 }
 
-/// Where the readings of a bucket are stored. Its documents record it, and it does not change while
-/// the bucket exists.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum StorageMode {
-    /// In the bucket's pages.
-    #[default]
-    Bucket,
-    /// As measurements of a native time-series collection. The pages have only summaries; there is
-    /// a second page only if the fields do not fit into one document.
-    TimeSeries,
+closed_set! {
+    /// Where the readings of a bucket are stored. Its documents record it, and it does not change
+    /// while the bucket exists.
+    #[derive(Default)]
+    pub enum StorageMode {
+        /// In the bucket's pages.
+        #[default]
+        Bucket => "bucket",
+        /// As measurements of a native time-series collection. The pages have only summaries; there
+        /// is a second page only if the fields do not fit into one document.
+        TimeSeries => "timeseries",
+    }
 }
 
 /// One statement: readings and their summary for one page, conditional on the version in

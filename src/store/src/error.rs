@@ -1,7 +1,5 @@
 //! Why a call to a store failed, and why it could not be prepared.
 
-use std::fmt;
-
 /// Why a whole call failed, with no result for its parts.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
@@ -24,29 +22,30 @@ pub enum StoreError {
     },
 }
 
-/// What failed, for the metrics and for the choice of the next step.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum StoreErrorKind {
-    /// The server cannot be reached, or the connection was lost.
-    Network,
-    /// No server accepts writes.
-    NoPrimary,
-    /// The server refuses the user.
-    Unauthorized,
-    /// No answer in time.
-    Timeout,
-    /// Applied, but not on as many members as requested.
-    WriteConcern,
-    /// The server refused the command, or its answer is not valid.
-    Command,
-    /// The driver failed before anything was sent, or panicked.
-    Driver,
-    /// The change stream of the registry ended.
-    Registry,
-    /// The collections are not prepared yet.
-    NotPrepared,
-    /// Not started, because other requests used up the time limit.
-    Deferred,
+model::closed_set! {
+    /// What failed, for the metrics and for the choice of the next step.
+    pub enum StoreErrorKind {
+        /// The server cannot be reached, or the connection was lost.
+        Network => "network",
+        /// No server accepts writes.
+        NoPrimary => "no_primary",
+        /// The server refuses the user.
+        Unauthorized => "unauthorized",
+        /// No answer in time.
+        Timeout => "timeout",
+        /// Applied, but not on as many members as requested.
+        WriteConcern => "write_concern",
+        /// The server refused the command, or its answer is not valid.
+        Command => "command",
+        /// The driver failed before anything was sent, or panicked.
+        Driver => "driver",
+        /// The change stream of the registry ended.
+        Registry => "registry",
+        /// The collections are not prepared yet.
+        NotPrepared => "not_prepared",
+        /// Not started, because other requests used up the time limit.
+        Deferred => "deferred",
+    }
 }
 
 /// Why the store could not be prepared.
@@ -70,30 +69,6 @@ pub enum PrepareErrorEnd {
     Rights,
     /// A change of the settings or of the database, by an operator.
     Operator,
-}
-
-impl StoreErrorKind {
-    /// The label `kind` of the metrics.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            StoreErrorKind::Network => "network",
-            StoreErrorKind::NoPrimary => "no_primary",
-            StoreErrorKind::Unauthorized => "unauthorized",
-            StoreErrorKind::Timeout => "timeout",
-            StoreErrorKind::WriteConcern => "write_concern",
-            StoreErrorKind::Command => "command",
-            StoreErrorKind::Driver => "driver",
-            StoreErrorKind::Registry => "registry",
-            StoreErrorKind::NotPrepared => "not_prepared",
-            StoreErrorKind::Deferred => "deferred",
-        }
-    }
-}
-
-impl fmt::Display for StoreErrorKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
 }
 
 impl StoreError {

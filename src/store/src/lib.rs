@@ -440,6 +440,8 @@ pub trait Store: Send + Sync + 'static {
     /// Where the readings of new buckets are stored. Known once the store is prepared.
     fn storage_mode(&self) -> StorageMode;
 
-    /// `bucket` or `timeseries`: the metric label `mode`.
-    fn mode(&self) -> &'static str;
+    /// Its name.
+    fn mode(&self) -> &'static str {
+        self.storage_mode().as_str()
+    }
 }

@@ -25,7 +25,7 @@ use super::audit_file::AuditFile;
 pub use super::audit_limits::AuditKind;
 use super::audit_limits::FileLimits;
 use super::log_limit::LineLimit;
-use super::metrics;
+use super::metrics::{self, PortName};
 use model::{Clock, SystemClock, rfc3339};
 
 /// Characters of a text from outside.
@@ -36,8 +36,8 @@ const TEXT_CHARS_MAX: usize = 200;
 pub struct AuditEvent<'a> {
     /// Each kind has its own limit of lines.
     pub kind: AuditKind,
-    /// The section of the configuration: `http`, `admin`, `listen.mqtt`.
-    pub port: &'static str,
+    /// The port that it came to.
+    pub port: PortName,
     /// The address of the other side; behind a trusted proxy, the one that the proxy names.
     pub peer: SocketAddr,
     /// Machine-readable; one of a fixed set.
@@ -56,10 +56,10 @@ impl<'a> AuditEvent<'a> {
     /// An event without a token, a client, a detail and a status.
     pub fn new(
         kind: AuditKind,
-        port: &'static str,
+        port: PortName,
         peer: SocketAddr,
         reason: &'static str,
-    ) -> AuditEvent<'static> {
+    ) -> AuditEvent<'a> {
         AuditEvent {
             kind,
             port,
@@ -73,26 +73,17 @@ impl<'a> AuditEvent<'a> {
     }
 
     /// Adds the id of the token, never its secret.
-    pub fn token<'b>(self, token: &'b str) -> AuditEvent<'b>
-    where
-        'a: 'b,
-    {
+    pub fn token(self, token: &'a str) -> AuditEvent<'a> {
         AuditEvent { token, ..self }
     }
 
     /// Adds the client id of an MQTT device; cut to 200 characters when it is written.
-    pub fn client<'b>(self, client: &'b str) -> AuditEvent<'b>
-    where
-        'a: 'b,
-    {
+    pub fn client(self, client: &'a str) -> AuditEvent<'a> {
         AuditEvent { client, ..self }
     }
 
     /// Adds a text for people; cut to 200 characters when it is written.
-    pub fn detail<'b>(self, detail: &'b str) -> AuditEvent<'b>
-    where
-        'a: 'b,
-    {
+    pub fn detail(self, detail: &'a str) -> AuditEvent<'a> {
         AuditEvent { detail, ..self }
     }
 
@@ -127,7 +118,7 @@ impl<'a> AuditEvent<'a> {
             event: self.kind.as_str(),
             address: self.peer.ip().to_canonical(),
             address_port: Some(self.peer.port()).filter(|port| *port > 0),
-            port: self.port,
+            port: self.port.as_str(),
             reason: self.reason,
             status: self.status,
             token: bounded(self.token),
@@ -142,17 +133,10 @@ impl<'a> AuditEvent<'a> {
 /// JSON escapes control characters below 32, but neither DEL nor those of C1, which terminals
 /// understand as well.
 fn bounded(text: &str) -> String {
-    let is_loud = |c: char| c.is_control() && c >= ' ';
     text.chars()
         .take(TEXT_CHARS_MAX)
-        .map(|c| {
-            if is_loud(c) {
-                char::REPLACEMENT_CHARACTER
-            } else {
-                c
-            }
-        })
-        .collect()
+        .collect::<String>()
+        .replace(|c: char| c.is_control() && c >= ' ', "\u{fffd}")
 }
 
 /// The audit log of the process.
@@ -176,15 +160,13 @@ pub fn open(settings: &config::Audit) -> Result<Option<File>, AuditError> {
     let Some(path) = &settings.file else {
         return Ok(None);
     };
-    let opened = File::options()
-        .append(true)
-        .create(true)
-        .mode(0o600)
-        .open(path);
-    opened.map(Some).map_err(|source| AuditError {
-        path: path.clone(),
-        source,
-    })
+    let mut options = File::options();
+    options.append(true).create(true).mode(0o600);
+    let path = path.clone();
+    let opened = options.open(&path);
+    opened
+        .map(Some)
+        .map_err(|source| AuditError { path, source })
 }
 
 /// The file of the audit log cannot be opened.
@@ -223,13 +205,11 @@ impl Audit {
     }
 
     fn record(&self, event: &AuditEvent<'_>) {
-        metrics::audit_event(event.kind.as_str());
+        metrics::audit_events_total(event.kind, 1);
         let now = self.clock.now();
         self.log[event.kind as usize].line(now.mono_ms, || log(event));
-        let kind = event.kind;
-        let ip = event.peer.ip();
         self.file.write(
-            |limits| limits.allow(kind, ip, now.mono_ms),
+            |limits| limits.allow(event.kind, event.peer.ip(), now.mono_ms),
             || event.line(now.wall_ms),
         );
     }
@@ -237,24 +217,17 @@ impl Audit {
 
 /// The line of the normal log.
 fn log(event: &AuditEvent<'_>) {
-    let AuditEvent {
-        kind,
-        port,
-        peer,
-        reason,
-        status,
-        ..
-    } = *event;
     let given = |text: &'_ str| Some(bounded(text)).filter(|text| !text.is_empty());
     let token = given(event.token);
     let client = given(event.client);
     let detail = given(event.detail);
     macro_rules! line {
         ($level:ident, $text:literal) => {
-            tracing::$level!(target: "audit", port, %peer, reason, token, client, detail, status, $text)
+            tracing::$level!(target: "audit", port = event.port.as_str(), peer = %event.peer,
+                reason = event.reason, token, client, detail, status = event.status, $text)
         };
     }
-    match kind {
+    match event.kind {
         AuditKind::AuthFailed => line!(warn, "authentication failed"),
         AuditKind::AddressPaused => line!(warn, "address paused after failed authentications"),
         AuditKind::ConnectionRefused => line!(warn, "connection refused"),
@@ -272,7 +245,7 @@ mod tests {
         let peer = "192.0.2.7:4711".parse().unwrap();
         AuditEvent::new(
             AuditKind::AuthFailed,
-            "listen.mqtt",
+            PortName::Mqtt,
             peer,
             "wrong_credentials",
         )

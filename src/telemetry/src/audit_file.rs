@@ -8,11 +8,12 @@ use std::fs::File;
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
-use super::audit_limits::{FileLimits, lock};
-use super::metrics;
+use super::audit_limits::FileLimits;
+use super::lock;
+use super::metrics::{self, AuditDropped};
 use model::{Clock, SystemClock, rfc3339};
 
 /// Lines that wait for the disk: with their texts at most some 8 MiB.
@@ -55,13 +56,9 @@ impl AuditFile {
 
     /// Replaces the file.
     pub(super) fn put(&self, file: Option<File>, lines_per_second: u32) {
-        lock(&self.shared.limits).set(lines_per_second);
+        lock(&self.shared.limits).lines_per_second = lines_per_second;
         let is_on = file.is_some();
-        *self
-            .shared
-            .file
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner) = file.map(Arc::new);
+        *lock(&self.shared.file) = file.map(Arc::new);
         self.shared.is_on.store(is_on, Ordering::Release);
         if is_on {
             self.queue
@@ -79,13 +76,13 @@ impl AuditFile {
             return;
         }
         if !allow(&mut lock(&self.shared.limits)) {
-            return metrics::audit_dropped("limit");
+            return metrics::audit_dropped_total(AuditDropped::Limit, 1);
         }
         self.shared.waiting.fetch_add(1, Ordering::AcqRel);
         let queue = self.queue.get().and_then(Option::as_ref);
         if queue.is_none_or(|queue| queue.try_send(line()).is_err()) {
             self.shared.waiting.fetch_sub(1, Ordering::AcqRel);
-            self.shared.drop_one("queue");
+            self.shared.drop_one(AuditDropped::Queue);
         }
     }
 
@@ -102,18 +99,14 @@ impl AuditFile {
 }
 
 impl Shared {
-    fn drop_one(&self, why: &'static str) {
+    fn drop_one(&self, why: AuditDropped) {
         self.dropped.fetch_add(1, Ordering::AcqRel);
-        metrics::audit_dropped(why);
+        metrics::audit_dropped_total(why, 1);
     }
 
     /// Appends a line; false if that failed.
     fn append(&self, line: &str) -> bool {
-        let file = self
-            .file
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone();
+        let file = lock(&self.file).clone();
         // If it was removed from the settings meanwhile, the line is no longer wanted.
         file.is_none_or(|file| (&*file).write_all(format!("{line}\n").as_bytes()).is_ok())
     }
@@ -162,7 +155,7 @@ fn run(shared: &Shared, lines: &Receiver<String>) {
                 let gap = if is_failing { "\n" } else { "" };
                 let is_written = shared.append(&format!("{gap}{line}"));
                 if !is_written {
-                    shared.drop_one("write");
+                    shared.drop_one(AuditDropped::Write);
                 }
                 if is_written == is_failing {
                     is_failing = !is_written;

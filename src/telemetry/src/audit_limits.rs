@@ -3,57 +3,37 @@
 
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use model::closed_set;
 
 /// Lines of one kind about one address within a minute.
 const ADDRESS_LINES_MAX: u16 = 120;
 /// Addresses are counted in this many slots of each kind; two in one slot share their lines for a
 /// minute.
 const SLOTS: usize = 1024;
-/// What happened.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AuditKind {
-    /// Credentials were missing, wrong, expired or not valid for this port.
-    AuthFailed,
-    /// An address has failed too often, and is paused.
-    AddressPaused,
-    /// A connection was refused before it could say anything.
-    ConnectionRefused,
-    /// A sender has reached its quota.
-    QuotaExceeded,
-    /// A connection was ended because its grant has ended.
-    AccessEnded,
-    /// A query of the read API with a token.
-    Query,
-}
 
-impl AuditKind {
-    pub(crate) const ALL: [AuditKind; 6] = [
-        AuditKind::AuthFailed,
-        AuditKind::AddressPaused,
-        AuditKind::ConnectionRefused,
-        AuditKind::QuotaExceeded,
-        AuditKind::AccessEnded,
-        AuditKind::Query,
-    ];
-
-    /// `event` in the file, and the label of the metric.
-    pub(super) fn as_str(self) -> &'static str {
-        match self {
-            AuditKind::AuthFailed => "auth_failed",
-            AuditKind::AddressPaused => "address_paused",
-            AuditKind::ConnectionRefused => "connection_refused",
-            AuditKind::QuotaExceeded => "quota_exceeded",
-            AuditKind::AccessEnded => "access_ended",
-            AuditKind::Query => "query",
-        }
+closed_set! {
+    /// What happened: `event` in the file, and the label of the metric.
+    pub enum AuditKind {
+        /// Credentials were missing, wrong, expired or not valid for this port.
+        AuthFailed => "auth_failed",
+        /// An address has failed too often, and is paused.
+        AddressPaused => "address_paused",
+        /// A connection was refused before it could say anything.
+        ConnectionRefused => "connection_refused",
+        /// A sender has reached its quota.
+        QuotaExceeded => "quota_exceeded",
+        /// A connection was ended because its grant has ended.
+        AccessEnded => "access_ended",
+        /// A query of the read API with a token.
+        Query => "query",
     }
 }
 
 /// The lines that the file may still have of each kind.
 #[derive(Debug)]
 pub(super) struct FileLimits {
-    lines_per_second: u32,
+    pub(super) lines_per_second: u32,
     second: u64,
     lines: [u32; AuditKind::ALL.len()],
     minute: u64,
@@ -78,10 +58,6 @@ impl FileLimits {
     #[cfg(test)]
     pub(super) fn unlimited() -> FileLimits {
         FileLimits::new(u32::MAX)
-    }
-
-    pub(super) fn set(&mut self, lines_per_second: u32) {
-        self.lines_per_second = lines_per_second;
     }
 
     /// Whether the file gets a line now; otherwise it is counted.
@@ -116,11 +92,6 @@ impl FileLimits {
             .zip(std::mem::take(&mut self.suppressed))
             .filter(|(_, n)| *n > 0)
     }
-}
-
-/// The lock of the limits: numbers, each valid by itself, so it stays usable after a panic.
-pub(super) fn lock(limits: &Mutex<FileLimits>) -> MutexGuard<'_, FileLimits> {
-    limits.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -34,7 +34,7 @@ pub fn note(source: Source, sender: &str, hint: &str) {
     drop(logged);
     if is_new {
         tracing::info!(
-            source = source.label(),
+            source = source.as_str(),
             sender,
             hint,
             "a sender's messages are stored, but see the hint; it is logged once"

@@ -1,4 +1,4 @@
-//! What an operator sees: metrics (functions in [`metrics`], descriptions in [`catalog`]), the log
+//! What an operator sees: metrics (declared in [`metrics`], made by [`catalog`]), the log
 //! ([`log`]), the audit log ([`audit`]), hints for senders ([`hints`]), the table of rejected senders
 //! ([`rejected`]) and the live view of what arrives ([`tail`]).
 //!
@@ -6,7 +6,8 @@
 //! standard error, the audit file.
 //!
 //! Invariants:
-//! - A metric has one function and one description; a label is an enum. No label holds a sensor's id.
+//! - A metric is declared once. Its labels have names from closed sets ([`model::Named`]), apart from
+//!   brokers, routes and status codes; none holds a sensor's id.
 //! - Log lines that a sender can cause are limited in rate, and the suppressed ones are counted.
 //! - A secret appears nowhere.
 //!
@@ -24,3 +25,10 @@ pub mod metrics;
 mod process;
 pub mod rejected;
 pub mod tail;
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Locks something whose parts are each valid by themselves, so it stays usable after a panic.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

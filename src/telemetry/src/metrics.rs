@@ -1,53 +1,349 @@
-//! One typed function per metric. Metric names are a public interface, so the `metrics` macros are
-//! used only here. Call these functions once per batch, command or request, never once per reading.
-//! No label holds a sensor id. [`super::catalog`] describes each metric.
+//! The metrics, each declared once: [`declare!`](super::catalog::declare) makes its function, its
+//! HELP and TYPE lines, its entry in docs/monitoring.md and its series at zero.
+//!
+//! Metric names are a public interface, so the `metrics` macros are used only by the declarations.
+//! Call the functions once per batch, command or request, never once per reading. No label holds a
+//! sensor id.
 
 #![allow(clippy::disallowed_macros, reason = "the place of the metric macros")]
 
+use std::fmt::Write as _;
 use std::sync::OnceLock;
 
-use metrics::{counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram};
+use metrics::{counter, gauge, histogram};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 
 use super::audit_limits::AuditKind;
-use super::catalog::{Kind, METRICS, Metric};
-pub use super::labels::{AdmissionClosed, ReloadResult};
-pub use super::labels::{DayResult, Source};
+use super::catalog::{Kind, Metric, NamedText as _, Number, Text as _, declare, describe};
+pub use super::labels::*;
 use super::process;
-use model::{Clock, SystemClock};
+use model::{Clock, Named, StorageMode, SystemClock};
+
+declare! {
+    /// Readings received, valid or not.
+    counter readings_received_total(source: Source) in "readings", zero (source in Source::SENDERS);
+
+    /// Readings accepted, source replay: by an earlier process, and replayed from the journal.
+    /// Equals stored plus duplicate when nothing is pending and MongoDB rejected none.
+    counter readings_accepted_total(source: Source) in "readings", zero (source in Source::SENDERS);
+
+    /// Readings or messages rejected, by reason.
+    counter readings_rejected_total(source: Source, reason: impl Named) in "readings";
+
+    /// Readings decoded with the time of receipt in place of a time that could not be used: an
+    /// unset clock, or an unreadable time in a format that allows it.
+    counter readings_retimed_total(source: Source) in "readings", zero (source in Source::SENDERS);
+
+    /// Members of decoded readings that are not stored: beside an object values, nested with
+    /// native.nested = leave-out, bytes, the buckets of histograms, texts of line protocol that are
+    /// too long, and samples of remote write without a finite number.
+    counter values_left_out_total(source: Source) in "values", zero (source in Source::SENDERS);
+
+    /// MQTT messages without a payload, which hold no reading: a sign-off, or a retained message
+    /// that is cleared.
+    counter messages_empty_total(source: Source) in "messages",
+        zero (source in [Source::Mqtt, Source::MqttDirect]);
+
+    /// Accepted readings that were already stored.
+    counter readings_duplicate_total() in "readings", zero ();
+
+    /// Readings that MongoDB confirmed with the configured write concern.
+    counter readings_stored_total(mode: StorageMode) in "readings", zero (mode in StorageMode::ALL);
+
+    /// Readings in memory that are not yet stored.
+    gauge readings_in_flight() in "readings", zero ();
+
+    /// How old readings may get before they are written: flush.max_age, or more while MongoDB is
+    /// busy with statements of few readings.
+    gauge flush_age_seconds() in "seconds", zero ();
+
+    /// Age of the oldest accepted reading that is not yet stored.
+    gauge oldest_unstored_seconds() in "seconds", zero ();
+
+    /// Time for which the oldest unstored reading has not changed although MongoDB answers; 0 while
+    /// readings make progress.
+    gauge stalled_seconds() in "seconds";
+
+    /// Buckets whose reads or writes keep failing while others succeed; /readyz lists them.
+    gauge quarantined_buckets() in "buckets";
+
+    /// Messages or requests waiting for their acknowledgement.
+    level acks_pending(source: Source) in "messages", zero (source in Source::SENDERS);
+
+    /// Time from decoding to acknowledgement, observed once per request or group of messages.
+    histogram ack_seconds(source: Source) in "seconds";
+
+    /// 1 while new readings are accepted, as reported by /readyz.
+    gauge ready() in "0 or 1", zero ();
+
+    /// 1 while admission is closed for this reason: the journal is full, the service is stopping,
+    /// or a part has failed.
+    gauge intake_closed(reason: AdmissionClosed) in "0 or 1", zero (reason in AdmissionClosed::ALL);
+
+    /// Buckets in the memory of the shards.
+    gauge open_buckets() in "buckets", zero ();
+
+    /// Memory used by the shards; limited by accumulate.max_bytes.
+    gauge accumulate_bytes() in "bytes", zero ();
+
+    /// Value of accumulate.max_bytes.
+    gauge accumulate_max_bytes() in "bytes";
+
+    /// Size of the journal on disk; limited by journal.max_bytes.
+    gauge journal_bytes() in "bytes", zero ();
+
+    /// Value of journal.max_bytes; absent without a journal.
+    gauge journal_max_bytes() in "bytes";
+
+    /// Bytes of the journal from the first unstored entry on; at journal.max_bytes senders are
+    /// refused.
+    gauge journal_unstored_bytes() in "bytes";
+
+    /// Bytes written to the journal.
+    total journal_written_bytes_total() in "bytes";
+
+    /// Journal entries from the first unstored one to the newest; an entry is one request or group
+    /// of messages.
+    gauge journal_unstored_entries() in "entries";
+
+    /// Duration of an fdatasync of the journal.
+    histogram journal_sync_seconds() in "seconds", zero ();
+
+    /// Time for which the journal has been writing and syncing the present group of messages; 0
+    /// between groups. Many seconds: its disk does not answer, and nothing is acknowledged.
+    gauge journal_commit_age_seconds() in "seconds";
+
+    /// 1 while MongoDB answers pings and no kind of request that readings need (prepare, write,
+    /// load) fails.
+    gauge store_up() in "0 or 1", zero ();
+
+    /// 1 for the storage mode in use; absent until MongoDB has been reached.
+    gauge store_mode(mode: StorageMode) in "1";
+
+    /// Statements sent to the store, by kind.
+    counter store_statements_total(kind: StoreCommand) in "statements",
+        zero (kind in StoreCommand::ALL);
+
+    /// Duration of a command to the store, by kind; of load, catalog, dead_letter and read: of a
+    /// request of one or more commands.
+    histogram store_write_seconds(kind: StoreCommand) in "seconds",
+        zero (kind in StoreCommand::ALL);
+
+    /// Commands or statements that failed, by kind of error.
+    counter store_errors_total(kind: impl Named) in "errors", zero (kind in DocumentError::ALL);
+
+    /// Commands retried.
+    counter store_retries_total() in "commands", zero ();
+
+    /// Buckets that left the memory although an equal reading without a time could still arrive:
+    /// after a lost answer it may be taken for a stored one. Raise accumulate.max_bytes or
+    /// accumulate.max_sensors.
+    counter buckets_forgotten_total() in "buckets", zero ();
+
+    /// Statements that found an unexpected version of their page.
+    counter store_conflicts_total() in "statements", zero ();
+
+    /// Messages and readings kept as dead letters, by reason.
+    counter dead_letters_total(reason: &str) in "letters";
+
+    /// Uncompressed size of the collection dead_letters; limited by dead_letters.max_bytes.
+    gauge dead_letters_bytes() in "bytes";
+
+    /// Value of dead_letters.max_bytes.
+    gauge dead_letters_max_bytes() in "bytes";
+
+    /// Dead letters removed because the collection reached its limit (limit), or discarded because
+    /// MongoDB rejected them (refused), or because they came faster than it stored them until the
+    /// journal was three quarters full (behind).
+    counter dead_letters_dropped_total(cause: DeadLetterDropped) in "letters",
+        zero (cause in DeadLetterDropped::ALL);
+
+    /// Dead letters that wait in the journal, because they come faster than MongoDB stores them.
+    /// Readings pass them.
+    gauge dead_letters_postponed() in "letters", zero ();
+
+    /// Updates of sensor_catalog, by result; written includes those that changed nothing.
+    counter catalog_updates_total(result: UpdateResult) in "updates",
+        zero (result in [UpdateResult::Written, UpdateResult::Refused]);
+
+    /// Sensors in sensor_catalog; absent until it is read.
+    gauge sensors_known() in "sensors";
+
+    /// Sensors of which nothing has arrived for sensors.silent_after, by sensor_catalog and so the
+    /// same in every instance; absent until it is read, at most 1000000.
+    gauge sensors_silent() in "sensors";
+
+    /// PromQL queries that are being evaluated; limited by promql.queries_max.
+    level promql_queries_running() in "queries", zero ();
+
+    /// Updates of sensor_latest, by result. A reduced one was too large for a document and is
+    /// written in part.
+    counter latest_updates_total(result: UpdateResult) in "updates";
+
+    /// Sensors with a pending update of sensor_latest.
+    gauge latest_sensors() in "sensors";
+
+    /// Memory used by pending updates of sensor_latest; limited by latest.max_bytes.
+    gauge latest_bytes() in "bytes";
+
+    /// Pages whose readings were removed (store.retention_readings), by this instance.
+    counter readings_removed_pages_total() in "pages", zero ();
+
+    /// For how long the oldest page with readings has been due to lose them; 0 if none is.
+    gauge readings_removal_lag_seconds() in "seconds", zero ();
+
+    /// Commands that remove old readings and failed; they are repeated.
+    counter readings_removal_errors_total() in "commands", zero ();
+
+    /// Days of sensors that changed since their document was computed, including the open days.
+    gauge rollup_pending() in "days", zero ();
+
+    /// How long the most overdue day has been due to be computed; 0 if none is.
+    gauge rollup_overdue_seconds() in "seconds", zero ();
+
+    /// Memory used by days with changes; limited by rollup.max_bytes.
+    gauge rollup_bytes() in "bytes", zero ();
+
+    /// Days that were computed, by result: written, failed (tried again), refused by MongoDB,
+    /// expired (hours may be missing, so not computed).
+    counter rollup_computed_total(result: DayResult) in "days", zero (result in DayResult::ALL);
+
+    /// Sensors of the registry that are loaded.
+    gauge registry_sensors() in "sensors";
+
+    /// Sensors of the registry beyond enrich.max_sensors; they get no tags.
+    gauge registry_left_out() in "sensors";
+
+    /// Full loads of the registry, by result.
+    counter registry_loads_total(result: LoadResult) in "loads";
+
+    /// Changes applied from the registry's change stream.
+    counter registry_changes_total() in "changes", zero ();
+
+    /// 1 while connected to the broker, with every subscription granted.
+    gauge mqtt_connected(broker: &str) in "0 or 1";
+
+    /// Connections to the broker after the first.
+    counter mqtt_reconnects_total(broker: &str) in "connections";
+
+    /// Messages from the broker waiting for their PUBACK.
+    gauge mqtt_unacked(broker: &str) in "messages";
+
+    /// Age of the oldest message from the broker waiting for its PUBACK.
+    gauge mqtt_oldest_unacked_seconds(broker: &str) in "seconds";
+
+    /// Time for which mqtt.window was full (MQTT 5).
+    counter mqtt_window_full_seconds_total(broker: &str) in "seconds";
+
+    /// Retained messages skipped because of mqtt.subscriptions.retained.
+    counter mqtt_left_out_total(broker: &str) in "messages";
+
+    /// Rebirth commands sent to Sparkplug B nodes.
+    counter sparkplug_rebirths_total(broker: &str) in "commands";
+
+    /// Devices connected to the listener.
+    level mqtt_direct_connections() in "connections", zero ();
+
+    /// Requests refused, and pauses and connections of MQTT devices, because the sender (token) had
+    /// reached its quota.
+    counter quota_exceeded_total(limit: impl Named) in "messages";
+
+    /// Connection attempts of devices, by result.
+    counter mqtt_direct_connects_total(result: impl Named) in "connections",
+        zero (result in ConnectOutcome::ALL);
+
+    /// Closed connections of devices, by reason: the device causes left and lost, the service all
+    /// others.
+    counter mqtt_direct_disconnects_total(reason: impl Named) in "connections";
+
+    /// Requests answered, by route and status.
+    counter http_requests_total(route: Route, status: u16) in "requests";
+
+    /// Open connections of an HTTP port, idle ones included.
+    level http_connections(port: PortName) in "connections", zero (port in PortName::HTTP);
+
+    /// Connections of an HTTP port that were closed immediately, by reason: limit
+    /// (connections_max), address_limit (connections_per_address_max), paused (failed
+    /// authentications), proxy_header (no usable PROXY header, or one from an address that is not
+    /// trusted).
+    counter http_connections_refused_total(port: PortName, reason: impl Named) in "connections";
+
+    /// Connections that an HTTP port ended, by reason: evicted (idle, for a new connection),
+    /// header_timeout, keep_alive, write_timeout, certificate (no longer valid).
+    counter http_connections_closed_total(port: PortName, reason: ConnectionClosed) in "connections",
+        zero (port in PortName::HTTP, reason in ConnectionClosed::ALL);
+
+    /// Requests and MQTT connections whose credentials were missing, wrong, expired or not valid
+    /// for the port, by port and reason.
+    counter auth_failures_total(port: PortName, reason: impl Named) in "attempts";
+
+    /// Events of the audit log, written or not.
+    counter audit_events_total(event: AuditKind) in "events", zero (event in AuditKind::ALL);
+
+    /// Lines that audit.file does not have, by reason: limit (audit.lines_per_second, or too many
+    /// about one address), queue (the disk is too slow), write (it failed).
+    counter audit_dropped_total(reason: AuditDropped) in "lines",
+        zero (reason in AuditDropped::ALL);
+
+    /// Time from receiving a request's head to its response, by route.
+    histogram http_request_seconds(route: Route) in "seconds";
+
+    /// Expiry time of the port's certificate.
+    gauge tls_not_after_seconds(port: PortName) in "seconds since 1970";
+
+    /// Time by which the earliest of the port's revocation lists is to be replaced; +Inf without a
+    /// list.
+    gauge tls_crl_next_update_seconds(port: PortName) in "seconds since 1970";
+
+    /// 0 while the port's certificate files are unusable and previously loaded ones stay in use.
+    gauge tls_files_ok(port: PortName) in "0 or 1";
+
+    /// Reads of a port's certificates, by result.
+    counter tls_reads_total(port: PortName, result: LoadResult) in "reads";
+
+    /// TLS handshakes of the HTTP ports, by result.
+    counter tls_handshakes_total(port: PortName, result: Handshake) in "handshakes";
+
+    /// Configuration reloads (SIGHUP), by result.
+    counter config_reloads_total(result: ReloadResult) in "reloads",
+        zero (result in ReloadResult::ALL);
+
+    /// 0 if the newest settings were invalid when they were loaded, so that the previous ones are
+    /// in effect.
+    gauge config_last_reload_successful() in "0 or 1";
+
+    /// Time of the last successful configuration load, at startup or by SIGHUP.
+    gauge config_last_reload_success_timestamp_seconds() in "seconds since 1970";
+
+    /// System time of the machine at the scrape.
+    gauge clock_seconds() in "seconds since 1970";
+
+    /// Always 1; the label holds the version.
+    gauge build_info(version: &str) in "1";
+
+    /// User and system CPU time of the process.
+    text_counter process_cpu_seconds_total() in "seconds";
+
+    /// Resident memory of the process.
+    text_gauge process_resident_memory_bytes() in "bytes";
+
+    /// Virtual memory of the process.
+    text_gauge process_virtual_memory_bytes() in "bytes";
+
+    /// Open file descriptors (files and connections).
+    text_gauge process_open_fds() in "descriptors";
+
+    /// Maximum number of open file descriptors.
+    text_gauge process_max_fds() in "descriptors";
+
+    /// Start time of the process.
+    text_gauge process_start_time_seconds() in "seconds since 1970";
+}
 
 /// In seconds: from the fastest fdatasync to a store that hardly answers.
 const LATENCY_BUCKETS: [f64; 16] = [
     0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5,
     10.0, 30.0,
-];
-
-/// The values of `kind` of [`store_command`].
-const STORE_COMMANDS: [&str; 9] = [
-    "load",
-    "insert",
-    "update",
-    "measurement",
-    "recount",
-    "latest",
-    "catalog",
-    "dead_letter",
-    "read",
-];
-/// The values of `kind` of [`store_error`]: those of `StoreErrorKind`, and `refused`, one document
-/// that the server refuses.
-const STORE_ERRORS: [&str; 11] = [
-    "network",
-    "no_primary",
-    "unauthorized",
-    "timeout",
-    "write_concern",
-    "command",
-    "driver",
-    "registry",
-    "not_prepared",
-    "deferred",
-    "refused",
 ];
 
 static HANDLE: OnceLock<PrometheusHandle> = OnceLock::new();
@@ -65,7 +361,7 @@ pub fn install() -> Result<&'static PrometheusHandle, metrics_exporter_prometheu
         .install_recorder()?;
     describe();
     start_at_zero();
-    gauge!("hourbucket_build_info", "version" => env!("CARGO_PKG_VERSION")).set(1.0);
+    build_info(env!("CARGO_PKG_VERSION"), 1.0);
     Ok(HANDLE.get_or_init(|| handle))
 }
 
@@ -75,7 +371,7 @@ pub fn render() -> String {
         return String::new();
     };
     // Set at the scrape, because an alert compares it with the clock of Prometheus.
-    gauge!("hourbucket_clock_seconds").set(SystemClock::new().now().wall_ms as f64 / 1000.0);
+    clock_seconds(SystemClock::new().now().wall_ms as f64 / 1000.0);
     let mut text = handle.render();
     process::render(&mut text);
     text
@@ -88,331 +384,16 @@ pub fn run_upkeep() {
     }
 }
 
-/// Creates the series that alerts and panels use. A rate over a counter that appears with its first
-/// event misses that event, and an alert on an absent series never fires.
-fn start_at_zero() {
-    gauge!("hourbucket_promql_queries_running").set(0.0);
-    catalog_updates(0, 0);
-    for source in [Source::Mqtt, Source::MqttDirect, Source::Http] {
-        received(source, 0);
-        accepted(source, 0);
-        altered(source, 0, 0);
-        acks_pending(source, 0);
-    }
-    messages_empty(Source::Mqtt, 0);
-    messages_empty(Source::MqttDirect, 0);
-    rollup_pending(0, 0, 0.0);
-    readings_removed(0, 0.0);
-    for result in DayResult::ALL {
-        days_computed(result, 0);
-    }
-    start_connections_at_zero();
-    for kind in AuditKind::ALL {
-        counter!("hourbucket_audit_events_total", "event" => kind.as_str()).increment(0);
-    }
-    for reason in ["limit", "queue", "write"] {
-        counter!("hourbucket_audit_dropped_total", "reason" => reason).increment(0);
-    }
-    duplicate(0);
-    store_conflicts(0);
-    buckets_forgotten(0);
-    for limit in ["readings", "bytes", "journal", "requests", "connections"] {
-        quota_exceeded_by(limit, 0);
-    }
-    start_store_at_zero();
-    // `queue_full` loses messages that no sender repeats (QoS 0). Those of the store concern
-    // acknowledged readings.
-    rejected(Source::Mqtt, "queue_full", 0);
-    for reason in ["store_rejected", "quarantined", "readings_removed"] {
-        rejected(Source::Store, reason, 0);
-    }
-    for cause in ["limit", "refused", "behind"] {
-        dead_letters_dropped(cause, 0);
-    }
-    dead_letters_postponed(0);
-    readings_in_flight(0);
-    oldest_unstored_seconds(0.0);
-    flush_age_seconds(0.0);
-    accumulate(0, 0);
-    journal_bytes(0);
-    ready(false);
-    intake_closed(None);
-    store_up(false);
-    for result in ReloadResult::ALL {
-        config_reload(result, 0);
-    }
-}
-
-/// The series of journal and store, for [`start_at_zero`].
-fn start_store_at_zero() {
-    for mode in ["bucket", "timeseries"] {
-        stored(mode, 0);
-    }
-    registry_changes(0);
-    // A histogram is exported from its registration on.
-    let _ = histogram!("hourbucket_journal_sync_seconds");
-    for kind in STORE_COMMANDS {
-        counter!("hourbucket_store_statements_total", "kind" => kind).increment(0);
-        let _ = histogram!("hourbucket_store_write_seconds", "kind" => kind);
-    }
-    for kind in STORE_ERRORS {
-        store_error(kind, 0);
-    }
-    counter!("hourbucket_store_retries_total").increment(0);
-}
-
-/// The series of connections and of failed authentication, for [`start_at_zero`].
-fn start_connections_at_zero() {
-    mqtt_direct_connections_change(0);
-    for port in ["http", "admin"] {
-        http_connections_change(port, 0);
-        for reason in ["limit", "address_limit", "paused", "proxy_header"] {
-            counter!("hourbucket_http_connections_refused_total", "port" => port, "reason" => reason).increment(0);
-        }
-        for reason in ["evicted", "header_timeout", "keep_alive", "write_timeout"] {
-            counter!("hourbucket_http_connections_closed_total", "port" => port, "reason" => reason).increment(0);
-        }
-        for reason in [
-            "no_token",
-            "malformed_token",
-            "invalid_token",
-            "invalid_jwt",
-            "expired_token",
-            "token_not_yet_valid",
-            "not_allowed",
-        ] {
-            counter!("hourbucket_auth_failures_total", "port" => port, "reason" => reason)
-                .increment(0);
-        }
-    }
-    for reason in [
-        "no_credentials",
-        "wrong_credentials",
-        "jwt",
-        "expired",
-        "not_yet_valid",
-        "not_allowed",
-    ] {
-        counter!("hourbucket_auth_failures_total", "port" => "listen.mqtt", "reason" => reason)
-            .increment(0);
-    }
-    for result in ["too_many", "address_limit", "paused", "proxy_header"] {
-        counter!("hourbucket_mqtt_direct_connects_total", "result" => result).increment(0);
-    }
-}
-
-fn describe() {
-    for Metric {
-        name, kind, help, ..
-    } in METRICS
-    {
-        match kind {
-            Kind::Counter => describe_counter!(*name, *help),
-            Kind::Gauge => describe_gauge!(*name, *help),
-            Kind::Histogram => describe_histogram!(*name, *help),
-        }
-    }
-}
-
-/// Counts readings when they are decoded, valid or not.
-pub fn received(source: Source, n: u64) {
-    counter!("hourbucket_readings_received_total", "source" => source.label()).increment(n);
-}
-
-/// Counts readings whose acknowledgement reports *delivered*; with [`Source::Replay`], those that
-/// are replayed from the journal.
-pub fn accepted(source: Source, n: u64) {
-    counter!("hourbucket_readings_accepted_total", "source" => source.label()).increment(n);
-}
-
-/// `retimed`: readings that got the time of receipt in place of their own; `left_out`: parts that are not stored.
-pub fn altered(source: Source, retimed: u64, left_out: u64) {
-    counter!("hourbucket_readings_retimed_total", "source" => source.label()).increment(retimed);
-    counter!("hourbucket_values_left_out_total", "source" => source.label()).increment(left_out);
-}
-
-/// Counts MQTT messages without a payload: a sign-off, or a retained message that is cleared.
-pub fn messages_empty(source: Source, n: u64) {
-    counter!("hourbucket_messages_empty_total", "source" => source.label()).increment(n);
-}
-
-/// Counts rejected readings, or messages if none of their readings could be decoded. `reason` is
-/// one of a fixed set.
-pub fn rejected(source: Source, reason: &'static str, n: u64) {
-    counter!("hourbucket_readings_rejected_total", "source" => source.label(), "reason" => reason)
-        .increment(n);
-}
-
-/// Counts accepted readings that were already stored.
-pub fn duplicate(n: u64) {
-    counter!("hourbucket_readings_duplicate_total").increment(n);
-}
-
-/// Counts readings that the store has confirmed. `mode` is `bucket` or `timeseries`.
-pub fn stored(mode: &'static str, n: u64) {
-    counter!("hourbucket_readings_stored_total", "mode" => mode).increment(n);
-}
-
-/// Readings in memory that are not stored yet, over all shards.
-pub fn readings_in_flight(n: u64) {
-    gauge!("hourbucket_readings_in_flight").set(n as f64);
-}
-
-pub(crate) fn acks_pending(source: Source, n: u64) {
-    gauge!("hourbucket_acks_pending", "source" => source.label()).set(n as f64);
-}
-
-/// Adds `change` to the number that [`acks_pending`] sets.
-pub fn acks_pending_change(source: Source, change: i64) {
-    gauge!("hourbucket_acks_pending", "source" => source.label()).increment(change as f64);
-}
-
-/// `seconds`: how long the request, or the first of a group of messages, waited until all of it was
-/// durable or stored.
-pub fn acknowledged(source: Source, seconds: f64) {
-    histogram!("hourbucket_ack_seconds", "source" => source.label()).record(seconds);
-}
-
-/// Whether new readings are accepted, as in `/readyz`.
-pub fn ready(ready: bool) {
-    gauge!("hourbucket_ready").set(f64::from(u8::from(ready)));
-}
-
-/// `None`: admission is open.
-pub fn intake_closed(why: Option<AdmissionClosed>) {
-    for reason in AdmissionClosed::ALL {
-        gauge!("hourbucket_intake_closed", "reason" => reason.label())
-            .set(f64::from(u8::from(why == Some(reason))));
-    }
-}
-
-/// False also if pings succeed, but a kind of request that readings need fails.
-pub fn store_up(up: bool) {
-    gauge!("hourbucket_store_up").set(f64::from(u8::from(up)));
-}
-
-/// `seconds`: 0 if all accepted readings are stored.
-pub fn oldest_unstored_seconds(seconds: f64) {
-    gauge!("hourbucket_oldest_unstored_seconds").set(seconds);
-}
-
-/// How old readings may get before they are written; more than `flush.max_age` while the store is
-/// busy.
-pub fn flush_age_seconds(seconds: f64) {
-    gauge!("hourbucket_flush_age_seconds").set(seconds);
-}
-
-/// `stalled_seconds`: for how long the oldest unstored reading has not changed although the store
-/// answers; 0 while readings make progress.
-pub fn progress(stalled_seconds: f64, quarantined_buckets: u64) {
-    gauge!("hourbucket_stalled_seconds").set(stalled_seconds);
-    gauge!("hourbucket_quarantined_buckets").set(quarantined_buckets as f64);
-}
-
-/// `bytes`: the memory of all shards together.
-pub fn accumulate(open_buckets: u64, bytes: u64) {
-    gauge!("hourbucket_open_buckets").set(open_buckets as f64);
-    gauge!("hourbucket_accumulate_bytes").set(bytes as f64);
-}
-
-/// The setting `accumulate.max_bytes`.
-pub fn accumulate_max_bytes(bytes: u64) {
-    gauge!("hourbucket_accumulate_max_bytes").set(bytes as f64);
-}
-
-/// `max_bytes`: the setting `journal.max_bytes`. `unstored_entries`: from the first unstored entry
-/// to the newest. Not called without a journal.
-pub fn journal(max_bytes: u64, unstored_entries: u64) {
-    gauge!("hourbucket_journal_max_bytes").set(max_bytes as f64);
-    gauge!("hourbucket_journal_unstored_entries").set(unstored_entries as f64);
-}
-
-/// `written`: since the start.
-pub fn journal_backlog(unstored: u64, written: u64) {
-    gauge!("hourbucket_journal_unstored_bytes").set(unstored as f64);
-    counter!("hourbucket_journal_written_bytes_total").absolute(written);
-}
-
-/// The size on disk.
-pub fn journal_bytes(bytes: u64) {
-    gauge!("hourbucket_journal_bytes").set(bytes as f64);
-}
-
-/// Records the duration of an fdatasync.
-pub fn journal_sync(seconds: f64) {
-    histogram!("hourbucket_journal_sync_seconds").record(seconds);
-}
-
-/// `seconds`: 0 while the writer waits for ingest batches.
-pub fn journal_commit_age(seconds: f64) {
-    gauge!("hourbucket_journal_commit_age_seconds").set(seconds);
-}
-
-/// Records a command to the store that held this many `statements`. `kind` is one of
-/// [`STORE_COMMANDS`], so that its series exist from the start.
-pub fn store_command(kind: &'static str, statements: u64, seconds: f64) {
-    counter!("hourbucket_store_statements_total", "kind" => kind).increment(statements);
-    histogram!("hourbucket_store_write_seconds", "kind" => kind).record(seconds);
-}
-
-/// `kind` is one of [`STORE_ERRORS`].
-pub fn store_error(kind: &'static str, n: u64) {
-    counter!("hourbucket_store_errors_total", "kind" => kind).increment(n);
-}
-
-/// Counts a failed request to the store that is tried again.
-pub fn store_retry() {
-    counter!("hourbucket_store_retries_total").increment(1);
-}
-
-/// Counts buckets that left the memory although an equal reading without a time could still arrive:
-/// after a lost answer it may be taken for a stored one.
-pub fn buckets_forgotten(n: u64) {
-    counter!("hourbucket_buckets_forgotten_total").increment(n);
-}
-
-/// Counts statements that found an unexpected version of their page.
-pub fn store_conflicts(n: u64) {
-    counter!("hourbucket_store_conflicts_total").increment(n);
-}
-
-/// Counts dead letters that the store has kept. `reason` is one of a fixed set.
-pub fn dead_letter(reason: &str, n: u64) {
-    counter!("hourbucket_dead_letters_total", "reason" => reason.to_owned()).increment(n);
-}
-
-/// Dead letters that wait in the journal, because they come faster than the store keeps them.
-pub fn dead_letters_postponed(n: u64) {
-    gauge!("hourbucket_dead_letters_postponed").set(n as f64);
-}
-
-/// `cause` is `limit`, `refused` or `behind`.
-pub fn dead_letters_dropped(cause: &'static str, n: u64) {
-    counter!("hourbucket_dead_letters_dropped_total", "cause" => cause).increment(n);
-}
-
-/// The uncompressed size of the collection: that of the last query, and what was written since.
-pub fn dead_letters_bytes(bytes: u64) {
-    gauge!("hourbucket_dead_letters_bytes").set(bytes as f64);
-}
-
-/// The setting `dead_letters.max_bytes`.
-pub fn dead_letters_max_bytes(bytes: u64) {
-    gauge!("hourbucket_dead_letters_max_bytes").set(bytes as f64);
-}
-
-/// Counts updates of `sensor_latest`. `reduced`: written in part, because the whole is too large
-/// for a document. `refused`: given up.
-pub fn latest_updates(written: u64, reduced: u64, refused: u64) {
-    counter!("hourbucket_latest_updates_total", "result" => "written").increment(written);
-    counter!("hourbucket_latest_updates_total", "result" => "reduced").increment(reduced);
-    counter!("hourbucket_latest_updates_total", "result" => "refused").increment(refused);
+/// Records a command to the store that held this many `statements`.
+pub fn store_command(kind: StoreCommand, statements: u64, seconds: f64) {
+    store_statements_total(kind, statements);
+    store_write_seconds(kind, seconds);
 }
 
 /// Counts a PromQL query as running until the result is dropped.
 #[must_use]
 pub fn promql_running() -> PromqlRunning {
-    gauge!("hourbucket_promql_queries_running").increment(1.0);
+    promql_queries_running(1);
     PromqlRunning
 }
 
@@ -421,209 +402,21 @@ pub struct PromqlRunning;
 
 impl Drop for PromqlRunning {
     fn drop(&mut self) {
-        gauge!("hourbucket_promql_queries_running").decrement(1.0);
+        promql_queries_running(-1);
     }
 }
 
-/// `silent`: sensors of which nothing has arrived for `sensors.silent_after`. Not called before the
-/// catalog was read.
-pub fn sensors(known: u64, silent: u64) {
-    gauge!("hourbucket_sensors_known").set(known as f64);
-    gauge!("hourbucket_sensors_silent").set(silent as f64);
+/// Creates the counters of a broker: host and port, without credentials.
+pub fn mqtt_broker(broker: &str) {
+    mqtt_reconnects_total(broker, 0);
+    mqtt_left_out_total(broker, 0);
+    sparkplug_rebirths_total(broker, 0);
 }
 
-/// Counts updates of `sensor_catalog`. `written` includes those that changed nothing.
-pub fn catalog_updates(written: u64, refused: u64) {
-    counter!("hourbucket_catalog_updates_total", "result" => "written").increment(written);
-    counter!("hourbucket_catalog_updates_total", "result" => "refused").increment(refused);
-}
-
-/// The pending updates of `sensor_latest`, one per sensor, and the memory that they use.
-pub fn latest_waiting(sensors: u64, bytes: u64) {
-    gauge!("hourbucket_latest_sensors").set(sensors as f64);
-    gauge!("hourbucket_latest_bytes").set(bytes as f64);
-}
-
-/// Counts days that were due; each sensor has its own.
-pub fn days_computed(result: DayResult, days: u64) {
-    counter!("hourbucket_rollup_computed_total", "result" => result.label()).increment(days);
-}
-
-/// `overdue_s`: how long the most overdue day has been due.
-pub fn rollup_pending(days: u64, bytes: u64, overdue_s: f64) {
-    gauge!("hourbucket_rollup_pending").set(days as f64);
-    gauge!("hourbucket_rollup_bytes").set(bytes as f64);
-    gauge!("hourbucket_rollup_overdue_seconds").set(overdue_s);
-}
-
-/// Counts pages whose readings were removed. `lag_s`: for how long the oldest page with readings
-/// has been due.
-pub fn readings_removed(pages: u64, lag_s: f64) {
-    counter!("hourbucket_readings_removed_pages_total").increment(pages);
-    gauge!("hourbucket_readings_removal_lag_seconds").set(lag_s);
-    readings_removals_failed(0);
-}
-
-/// Counts commands that failed to remove old readings; they are repeated.
-pub fn readings_removals_failed(commands: u64) {
-    counter!("hourbucket_readings_removal_errors_total").increment(commands);
-}
-
-/// `left_out`: sensors beyond `enrich.max_sensors`.
-pub fn registry(sensors: u64, left_out: u64) {
-    gauge!("hourbucket_registry_sensors").set(sensors as f64);
-    gauge!("hourbucket_registry_left_out").set(left_out as f64);
-}
-
-/// Counts an attempt to load the whole registry.
-pub fn registry_load(ok: bool) {
-    counter!("hourbucket_registry_loads_total", "result" => if ok { "ok" } else { "failed" })
-        .increment(1);
-}
-
-/// Counts changes from the registry's change stream that were applied.
-pub fn registry_changes(n: u64) {
-    counter!("hourbucket_registry_changes_total").increment(n);
-}
-
-/// `broker` is host and port, without credentials. Also creates the counters of the broker.
-pub fn mqtt_connected(broker: &str, connected: bool) {
-    gauge!("hourbucket_mqtt_connected", "broker" => broker.to_owned())
-        .set(f64::from(u8::from(connected)));
-    counter!("hourbucket_mqtt_reconnects_total", "broker" => broker.to_owned()).increment(0);
-    mqtt_left_out(broker, 0);
-    sparkplug_rebirths(broker, 0);
-}
-
-/// Counts a connection after the first. `broker`: as in [`mqtt_connected`].
-pub fn mqtt_reconnect(broker: &str) {
-    counter!("hourbucket_mqtt_reconnects_total", "broker" => broker.to_owned()).increment(1);
-}
-
-/// `full_seconds`: whole seconds, since the last call, for which the window was full.
-pub fn mqtt_window(broker: &str, unacked: u64, oldest_seconds: f64, full_seconds: u64) {
-    gauge!("hourbucket_mqtt_unacked", "broker" => broker.to_owned()).set(unacked as f64);
-    gauge!("hourbucket_mqtt_oldest_unacked_seconds", "broker" => broker.to_owned())
-        .set(oldest_seconds);
-    counter!("hourbucket_mqtt_window_full_seconds_total", "broker" => broker.to_owned())
-        .increment(full_seconds);
-}
-
-/// Counts retained messages that were acknowledged and skipped: already received, or not wanted.
-pub fn mqtt_left_out(broker: &str, n: u64) {
-    counter!("hourbucket_mqtt_left_out_total", "broker" => broker.to_owned()).increment(n);
-}
-
-/// Counts a rebirth command that was sent to a node. `broker`: as in [`mqtt_connected`].
-pub fn sparkplug_rebirth(broker: &str) {
-    sparkplug_rebirths(broker, 1);
-}
-
-fn sparkplug_rebirths(broker: &str, n: u64) {
-    counter!("hourbucket_sparkplug_rebirths_total", "broker" => broker.to_owned()).increment(n);
-}
-
-/// `limit` is `readings`, `bytes`, `journal`, `requests` or `connections`.
-pub fn quota_exceeded(limit: &'static str) {
-    quota_exceeded_by(limit, 1);
-}
-
-fn quota_exceeded_by(limit: &'static str, n: u64) {
-    counter!("hourbucket_quota_exceeded_total", "limit" => limit).increment(n);
-}
-
-/// Adds `change` to the number of connected devices.
-pub fn mqtt_direct_connections_change(change: i64) {
-    gauge!("hourbucket_mqtt_direct_connections").increment(change as f64);
-}
-
-/// `result` is `accepted`, or one of a fixed set of reasons.
-pub fn mqtt_direct_connect(result: &'static str) {
-    counter!("hourbucket_mqtt_direct_connects_total", "result" => result).increment(1);
-}
-
-/// `reason` is one of a fixed set. The device causes `left` and `lost`, the service all others.
-pub fn mqtt_direct_disconnect(reason: &'static str) {
-    counter!("hourbucket_mqtt_direct_disconnects_total", "reason" => reason).increment(1);
-}
-
-/// Adds `change` to the number of open connections of an HTTP port.
-pub fn http_connections_change(port: &'static str, change: i64) {
-    gauge!("hourbucket_http_connections", "port" => port).increment(change as f64);
-}
-
-/// `reason` is `limit`, `address_limit`, `paused` or `proxy_header`.
-pub fn http_connection_refused(port: &'static str, reason: &'static str) {
-    counter!("hourbucket_http_connections_refused_total", "port" => port, "reason" => reason)
-        .increment(1);
-}
-
-/// `reason` is `evicted`, `header_timeout`, `keep_alive` or `write_timeout`.
-pub fn http_connection_closed(port: &'static str, reason: &'static str) {
-    counter!("hourbucket_http_connections_closed_total", "port" => port, "reason" => reason)
-        .increment(1);
-}
-
-/// `port`: the section of the configuration. `reason` is one of a fixed set.
-pub fn auth_failure(port: &'static str, reason: &'static str) {
-    counter!("hourbucket_auth_failures_total", "port" => port, "reason" => reason).increment(1);
-}
-
-/// Counts an event of the audit log.
-pub(super) fn audit_event(event: &'static str) {
-    counter!("hourbucket_audit_events_total", "event" => event).increment(1);
-}
-
-/// Counts a line that `audit.file` does not have.
-pub(super) fn audit_dropped(reason: &'static str) {
-    counter!("hourbucket_audit_dropped_total", "reason" => reason).increment(1);
-}
-
-/// `route` is the pattern, not the path: the number of series is bounded.
+/// Records an answered request. `route` is the pattern, not the path.
 pub fn http_request(route: &'static str, status: u16, seconds: f64) {
-    counter!("hourbucket_http_requests_total", "route" => route, "status" => status.to_string())
-        .increment(1);
-    histogram!("hourbucket_http_request_seconds", "route" => route).record(seconds);
-}
-
-/// `not_after_s`, `crl_until_s`: in seconds since 1970, the expiry of the certificate and the time
-/// by which a revocation list is to be replaced. `ok`: the files on disk are usable.
-pub fn tls(port: &'static str, not_after_s: i64, crl_until_s: Option<i64>, ok: bool) {
-    let until_s = crl_until_s.map_or(f64::INFINITY, |until_s| until_s as f64);
-    gauge!("hourbucket_tls_crl_next_update_seconds", "port" => port).set(until_s);
-    gauge!("hourbucket_tls_not_after_seconds", "port" => port).set(not_after_s as f64);
-    gauge!("hourbucket_tls_files_ok", "port" => port).set(f64::from(u8::from(ok)));
-}
-
-/// Counts an attempt to load the certificates of a port.
-pub fn tls_read(port: &'static str, ok: bool) {
-    let result = if ok { "ok" } else { "failed" };
-    counter!("hourbucket_tls_reads_total", "port" => port, "result" => result).increment(1);
-}
-
-/// Counts a handshake of an HTTP port. `result` is `ok`, or one of a fixed set of reasons.
-pub fn tls_handshake(port: &'static str, result: &'static str) {
-    counter!("hourbucket_tls_handshakes_total", "port" => port, "result" => result).increment(1);
-}
-
-/// Counts reloads by SIGHUP.
-pub fn config_reload(result: ReloadResult, n: u64) {
-    counter!("hourbucket_config_reloads_total", "result" => result.label()).increment(n);
-}
-
-/// Whether the newest settings are valid and in effect, as far as they can be without a restart.
-pub fn config_valid(valid: bool) {
-    gauge!("hourbucket_config_last_reload_successful").set(f64::from(u8::from(valid)));
-}
-
-/// `at_s`: seconds since 1970.
-pub fn config_taken_over(at_s: i64) {
-    gauge!("hourbucket_config_last_reload_success_timestamp_seconds").set(at_s as f64);
-}
-
-/// `mode` is `bucket` or `timeseries`; known once the store is prepared.
-pub fn store_mode(mode: &'static str) {
-    gauge!("hourbucket_store_mode", "mode" => mode).set(1.0);
+    http_requests_total(Route(route), status, 1);
+    http_request_seconds(Route(route), seconds);
 }
 
 #[cfg(test)]
@@ -633,22 +426,19 @@ mod tests {
     #[test]
     fn what_design_names_is_there_before_its_first_event() {
         install().unwrap();
-        mqtt_connected("b:1883", false);
+        mqtt_broker("b:1883");
         let text = render();
         for series in [
             "hourbucket_journal_sync_seconds_count",
             "hourbucket_journal_sync_seconds_bucket{le=\"+Inf\"}",
             "hourbucket_store_statements_total{kind=\"insert\"}",
             "hourbucket_store_write_seconds_count{kind=\"measurement\"}",
-            "hourbucket_store_errors_total{kind=\"no_primary\"}",
             "hourbucket_mqtt_reconnects_total{broker=\"b:1883\"}",
             "hourbucket_mqtt_left_out_total{broker=\"b:1883\"}",
             "hourbucket_sparkplug_rebirths_total{broker=\"b:1883\"}",
             "hourbucket_readings_stored_total{mode=\"bucket\"}",
             "hourbucket_readings_stored_total{mode=\"timeseries\"}",
             "hourbucket_registry_changes_total",
-            "hourbucket_readings_rejected_total{source=\"store\",reason=\"quarantined\"}",
-            "hourbucket_readings_rejected_total{source=\"store\",reason=\"readings_removed\"}",
         ] {
             assert!(
                 text.lines()

@@ -2,10 +2,9 @@
 //! Read from /proc at each scrape; absent if there is no /proc. Written as text because the
 //! recorder has no fractional counters.
 
-use std::fmt::Write as _;
 use std::fs;
 
-use super::catalog;
+use super::metrics;
 
 /// Values read from `/proc/self`.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -22,39 +21,20 @@ struct Usage {
 /// Appends the metrics of this process to a scrape.
 pub(super) fn render(text: &mut String) {
     let Some(usage) = read() else { return };
-    let mut add = |name: &str, value: f64| {
-        let metric = catalog::find(name);
-        let _ = writeln!(
-            text,
-            "# HELP {name} {}\n# TYPE {name} {}\n{name} {value}\n",
-            metric.help,
-            metric.kind.label()
-        );
-    };
-    add("process_cpu_seconds_total", usage.cpu_seconds);
-    add("process_resident_memory_bytes", usage.resident_bytes as f64);
-    add("process_virtual_memory_bytes", usage.virtual_bytes as f64);
-    add("process_open_fds", usage.open_fds as f64);
+    metrics::process_cpu_seconds_total(text, usage.cpu_seconds);
+    metrics::process_resident_memory_bytes(text, usage.resident_bytes);
+    metrics::process_virtual_memory_bytes(text, usage.virtual_bytes);
+    metrics::process_open_fds(text, usage.open_fds);
     if let Some(max) = usage.max_fds {
-        add("process_max_fds", max as f64);
+        metrics::process_max_fds(text, max);
     }
-    add("process_start_time_seconds", usage.start_seconds);
+    metrics::process_start_time_seconds(text, usage.start_seconds);
 }
 
 fn read() -> Option<Usage> {
     let text = |path: &str| fs::read_to_string(path).ok();
-    let stat = text("/proc/self/stat")?;
-    let status = text("/proc/self/status")?;
-    let limits = text("/proc/self/limits")?;
-    let machine = text("/proc/stat")?;
-    parse(
-        &stat,
-        &status,
-        &limits,
-        &machine,
-        rustix::param::clock_ticks_per_second() as f64,
-        open_fds()?,
-    )
+    let ticks = rustix::param::clock_ticks_per_second() as f64;
+    parse(text, ticks, open_fds()?)
 }
 
 /// Since Linux 6.2 the size of `/proc/self/fd` is the number of descriptors. Before, it is 0, and
@@ -66,31 +46,24 @@ fn open_fds() -> Option<u64> {
     }
 }
 
-fn parse(
-    stat: &str,
-    status: &str,
-    limits: &str,
-    machine: &str,
-    ticks: f64,
-    open_fds: u64,
-) -> Option<Usage> {
+/// `text`: of a file below /proc.
+fn parse(text: impl Fn(&str) -> Option<String>, ticks: f64, open_fds: u64) -> Option<Usage> {
+    let stat = text("/proc/self/stat")?;
+    let status = text("/proc/self/status")?;
+    let line = |text: &str, start: &str| {
+        let found = text.lines().find_map(|line| line.strip_prefix(start))?;
+        Some(found.trim().to_owned())
+    };
     // The process name is in parentheses and may contain spaces and parentheses. Field 3 of
     // proc_pid_stat(5) follows it.
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_ascii_whitespace().collect();
     let seconds = |number: usize| Some(fields.get(number - 3)?.parse::<f64>().ok()? / ticks);
     let kib = |key: &str| {
-        let line = status.lines().find_map(|line| line.strip_prefix(key))?;
-        Some(line.trim().strip_suffix(" kB")?.parse::<u64>().ok()? * 1024)
+        let kib = line(&status, key)?;
+        Some(kib.strip_suffix(" kB")?.parse::<u64>().ok()? * 1024)
     };
-    let max_fds = limits
-        .lines()
-        .find_map(|line| line.strip_prefix("Max open files"))?;
-    let booted: f64 = machine
-        .lines()
-        .find_map(|line| line.strip_prefix("btime "))?
-        .trim()
-        .parse()
-        .ok()?;
+    let max_fds = line(&text("/proc/self/limits")?, "Max open files")?;
+    let booted: f64 = line(&text("/proc/stat")?, "btime ")?.parse().ok()?;
     Some(Usage {
         cpu_seconds: seconds(14)? + seconds(15)?,
         resident_bytes: kib("VmRSS:")?,
@@ -113,7 +86,15 @@ mod tests {
         let status = "Name:\ta b) c\nVmSize:\t    2000 kB\nVmRSS:\t     300 kB\n";
         let limits = "Limit                     Soft Limit           Hard Limit           Units\n\
                       Max open files            1024                 unlimited            files\n";
-        let usage = parse(&stat, status, limits, "cpu 1 2\nbtime 1000\n", 10.0, 5).unwrap();
+        let parsed = |stat: &str, limits: &str| {
+            let text = |path: &str| match path {
+                "/proc/self/stat" => stat.to_owned(),
+                "/proc/self/status" => status.to_owned(),
+                "/proc/self/limits" => limits.to_owned(),
+                _ => "cpu 1 2\nbtime 1000\n".to_owned(),
+            };
+            parse(|path| Some(text(path)), 10.0, 5)
+        };
         let expected = Usage {
             cpu_seconds: 2.9,
             resident_bytes: 307_200,
@@ -122,18 +103,10 @@ mod tests {
             max_fds: Some(1024),
             start_seconds: 1002.2,
         };
-        assert_eq!(usage, expected);
+        assert_eq!(parsed(&stat, limits), Some(expected));
         let unlimited = limits.replace("1024 ", "unlimited ");
-        assert_eq!(
-            parse(&stat, status, &unlimited, "btime 1000\n", 10.0, 5)
-                .unwrap()
-                .max_fds,
-            None
-        );
-        assert_eq!(
-            parse("77 (x", status, limits, "btime 1000\n", 10.0, 5),
-            None
-        );
+        assert_eq!(parsed(&stat, &unlimited).unwrap().max_fds, None);
+        assert_eq!(parsed("77 (x", limits), None);
     }
 
     #[test]

@@ -54,8 +54,8 @@ fn with<T>(f: impl FnOnce(&mut Table) -> T) -> T {
 
 /// Records a rejected message or rejected readings.
 pub fn note(source: Source, name: &str, reason: &str, n: u64, detail: &str, at_ms: i64) {
-    with(|table| table.note(source.label(), name, reason, n, detail, at_ms));
-    tail::rejected(source.label(), name, reason, n, detail, at_ms);
+    with(|table| table.note(source.as_str(), name, reason, n, detail, at_ms));
+    tail::rejected(source.as_str(), name, reason, n, detail, at_ms);
 }
 
 /// Records messages that were rejected in whole or in part.

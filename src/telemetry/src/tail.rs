@@ -220,7 +220,7 @@ fn line(source: Source, batch: &ReadingBatch, reading: &ReadingRef<'_>) -> Strin
         .collect();
     json!({
         "sensor_id": reading.sensor_id(), "ts": rfc3339(reading.ts_ms), "values": values, "tags": tags,
-        "source": source.label(),
+        "source": source.as_str(),
     })
     .to_string()
 }

@@ -204,7 +204,7 @@ fn check_sender(peer: Option<&Peer>, grant: &Grant, now_ms: i64) -> Result<(), A
         .check_sender(Protocol::Http, now_ms)
         .map_err(|denied| {
             let error = AccessError::Denied(denied);
-            peer.inspect(|peer| peer.denied(grant, error.reason()));
+            peer.inspect(|peer| peer.denied(grant, &error));
             error
         })
 }

@@ -17,6 +17,7 @@ use axum::response::{IntoResponse, Response};
 use super::media::media_types;
 use super::routes::WRITE_ROUTES;
 use journal::admission::AdmissionError;
+use model::Named as _;
 use net::http::access_error::{AccessError, refusal, retry_after};
 use net::http::encoding::UnsupportedEncoding;
 use net::http::foreign::Foreign;
@@ -176,7 +177,7 @@ impl IngestError {
     /// The machine-readable reason; the set is fixed.
     pub(super) fn reason(&self) -> &'static str {
         match self {
-            IngestError::Access(error) => error.reason(),
+            IngestError::Access(error) => error.as_str(),
             IngestError::Foreign(_) => "foreign_origin",
             IngestError::NotFound { .. } => "not_found",
             IngestError::Path => "bad_path",

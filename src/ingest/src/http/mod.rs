@@ -79,6 +79,7 @@ use net::http::refusing::RefusingPort;
 use net::http::server::{self, End};
 use net::http::{BindError, Peer, Port, PortSetter, foreign, open_tls, refused_body};
 use net::tls::{Certificates, OnTls, TlsError};
+use telemetry::metrics::PortName;
 
 /// How long connections may take to send the last answers after the last request is done.
 const LAST_ANSWERS: Duration = Duration::from_secs(1);
@@ -218,7 +219,7 @@ impl HttpIngest {
         if credentials.is_none() && !cfg.is_guarded() && !config::is_loopback(cfg.listen.ip()) {
             return Err(HttpError::Anonymous(cfg.listen));
         }
-        let certificates = open_tls("http", &cfg.tls, &clock, on_tls).await?;
+        let certificates = open_tls(PortName::Http, &cfg.tls, &clock, on_tls).await?;
         let listener = server::bind(cfg.listen, "http.listen").await?;
         let addr = listener.local_addr().unwrap_or(cfg.listen);
         let running = Arc::new(Semaphore::new(cfg.concurrency_max));
@@ -247,7 +248,7 @@ impl HttpIngest {
             ..
         } = &shared.cfg;
         let (port, port_setter) = Port::new(
-            "http",
+            PortName::Http,
             shared.clock.clone(),
             *connections,
             proxies.clone(),

@@ -320,14 +320,11 @@ pub(super) fn count(
     sender: impl FnOnce() -> String,
     at_ms: i64,
 ) {
-    metrics::received(Source::Http, (batch.len() + rejects.total()) as u64);
-    metrics::altered(
-        Source::Http,
-        batch.retimed() as u64,
-        rejects.left_out().total() as u64,
-    );
+    metrics::readings_received_total(Source::Http, (batch.len() + rejects.total()) as u64);
+    metrics::readings_retimed_total(Source::Http, batch.retimed() as u64);
+    metrics::values_left_out_total(Source::Http, rejects.left_out().total() as u64);
     for (reason, n) in rejects.by_reason() {
-        metrics::rejected(Source::Http, reason.as_str(), *n as u64);
+        metrics::readings_rejected_total(Source::Http, *reason, *n as u64);
     }
     if rejects.is_empty() && rejects.hints().is_empty() {
         return;
@@ -397,9 +394,9 @@ async fn hand_over(
     let since = Instant::now();
     let (ack, wait) = Ack::observed(move |outcome| {
         if outcome == AckOutcome::Delivered {
-            metrics::accepted(Source::Http, readings);
+            metrics::readings_accepted_total(Source::Http, readings);
             shown.send();
-            metrics::acknowledged(Source::Http, since.elapsed().as_secs_f64());
+            metrics::ack_seconds(Source::Http, since.elapsed().as_secs_f64());
         }
     });
     let mut ingest_batch = IngestBatch::new(batch, dead, ack);
@@ -439,13 +436,13 @@ struct Pending;
 
 impl Pending {
     fn new() -> Pending {
-        metrics::acks_pending_change(Source::Http, 1);
+        metrics::acks_pending(Source::Http, 1);
         Pending
     }
 }
 
 impl Drop for Pending {
     fn drop(&mut self) {
-        metrics::acks_pending_change(Source::Http, -1);
+        metrics::acks_pending(Source::Http, -1);
     }
 }

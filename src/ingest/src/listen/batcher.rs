@@ -340,23 +340,24 @@ impl Batcher {
         self.messages_on_their_way += messages;
         let accepted = batch.len() as u64;
         rejected::note_dead_letters(Source::MqttDirect, &dead);
-        metrics::received(Source::MqttDirect, accepted + rejected.total());
-        metrics::altered(Source::MqttDirect, batch.retimed() as u64, left_out);
+        metrics::readings_received_total(Source::MqttDirect, accepted + rejected.total());
+        metrics::readings_retimed_total(Source::MqttDirect, batch.retimed() as u64);
+        metrics::values_left_out_total(Source::MqttDirect, left_out);
         for (topic, hint) in &found {
             hints::note(Source::MqttDirect, topic, hint);
         }
-        metrics::messages_empty(Source::MqttDirect, empty);
-        metrics::acks_pending_change(Source::MqttDirect, expecting(&runs) as i64);
+        metrics::messages_empty_total(Source::MqttDirect, empty);
+        metrics::acks_pending(Source::MqttDirect, expecting(&runs) as i64);
         let since = self.since.take().unwrap_or_else(Instant::now);
         let settled = self.settled_tx.clone();
         let shown = tail::readings(Source::MqttDirect, &batch);
         let ack = Ack::with(move |outcome| {
             if outcome == AckOutcome::Delivered {
-                metrics::accepted(Source::MqttDirect, accepted);
+                metrics::readings_accepted_total(Source::MqttDirect, accepted);
                 shown.send();
-                metrics::acknowledged(Source::MqttDirect, since.elapsed().as_secs_f64());
+                metrics::ack_seconds(Source::MqttDirect, since.elapsed().as_secs_f64());
                 rejected.0.iter().for_each(|(reason, n)| {
-                    metrics::rejected(Source::MqttDirect, reason.as_str(), *n)
+                    metrics::readings_rejected_total(Source::MqttDirect, *reason, *n)
                 });
             }
             // If the batcher has ended, no receiver is left.
@@ -382,7 +383,7 @@ impl Batcher {
         self.delay.note_outstanding(self.outstanding());
         self.on_their_way -= 1;
         self.messages_on_their_way -= messages;
-        metrics::acks_pending_change(Source::MqttDirect, -(expecting(&runs) as i64));
+        metrics::acks_pending(Source::MqttDirect, -(expecting(&runs) as i64));
         for run in runs {
             // If the connection has ended, its device sends unacknowledged messages again.
             let Run {

@@ -4,6 +4,7 @@
 use rumqttc_v5::mqttbytes::v5::DisconnectReasonCode as Reason;
 
 use config::ListenMqtt;
+use model::Named;
 
 /// Why a connection ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,9 +37,8 @@ pub(super) enum CloseReason {
     ProtocolError(Reason),
 }
 
-impl CloseReason {
-    /// The label `reason` of the metrics.
-    pub(super) fn label(self) -> &'static str {
+impl Named for CloseReason {
+    fn as_str(&self) -> &'static str {
         match self {
             CloseReason::Left => "left",
             CloseReason::Lost => "lost",
@@ -57,7 +57,9 @@ impl CloseReason {
             CloseReason::ProtocolError(_) => "protocol",
         }
     }
+}
 
+impl CloseReason {
     /// The reason code for MQTT 5.
     pub(super) fn reason(self) -> Option<Reason> {
         match self {

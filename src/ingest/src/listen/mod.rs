@@ -99,8 +99,9 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio_util::task::TaskTracker;
 
 use self::batcher::{Batcher, Incoming};
+use self::connect::ConnectError;
 use self::port::{Batchers, Port};
-use self::shared::Shared;
+use self::shared::{NAME, Shared};
 use super::IngestDeps;
 use super::mqtt::collect::{Collector, Settings};
 use net::connections::OpenConnections;
@@ -108,15 +109,31 @@ use net::connections::OpenConnections;
 use super::packet_fields;
 use config::{ListenMqtt, Live, Setter};
 use journal::commit_delay::CommitDelay;
-use net::access::{Credentials, GrantDefaults, TokensError};
+use net::access::{Credentials, GrantDefaults, JwtFault, TokensError};
 use net::tls::{CertificateError, Certificates, Files};
 use telemetry::log_limit::LOG_EVERY;
-use telemetry::metrics::Source;
+use telemetry::metrics::{self, Source};
 
 /// The setting that names the file of tokens.
 const TOKENS_KEY: &str = "listen.mqtt.tokens_file";
 /// Maximum number of batchers; more of them make smaller ingest batches.
 const BATCHERS_MAX: usize = 4;
+
+/// Starts the series of metrics at zero whose labels are values of this crate.
+pub fn start_series() {
+    for fault in [
+        ConnectError::NoCredentials,
+        ConnectError::WrongCredentials,
+        ConnectError::Jwt(JwtFault::Malformed),
+        ConnectError::NoIdentity,
+        ConnectError::ForeignClientId,
+        ConnectError::Expired,
+        ConnectError::NotYetValid,
+        ConnectError::NotAllowed,
+    ] {
+        metrics::auth_failures_total(NAME, fault, 0);
+    }
+}
 
 /// The port: open, but not served yet.
 pub struct MqttListener {
@@ -154,7 +171,7 @@ impl MqttListener {
             .min(BATCHERS_MAX);
         let batchers = (0..n).map(|_| {
             let of_all = Settings {
-                source: Source::MqttDirect.label(),
+                source: Source::MqttDirect.as_str(),
                 payload_bytes_max: settings.packet_max_bytes as usize,
                 status_topic: None,
             };

@@ -22,12 +22,13 @@ use super::shared::{NAME, Shared};
 use crate::IngestDeps;
 use crate::mqtt::SetupError;
 use config::ListenMqtt;
+use model::Named as _;
 use net::access::{Credentials, TokensError};
 use net::connections::{Pause, Place, Refusal};
 use net::proxy::{self, ProxyFault};
 use net::tls::{Certificates, ClientCertificate, Files, TlsError};
 use telemetry::audit::{AuditEvent, AuditKind};
-use telemetry::metrics;
+use telemetry::metrics::{self, ConnectOutcome};
 
 /// Pause after an error of the port itself (usually no file descriptor left).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -85,13 +86,7 @@ impl Port {
         }
         let certificates = match Files::of_devices(settings) {
             Some(files) => Some(
-                Certificates::open(
-                    "listen.mqtt",
-                    files,
-                    deps.clock.clone(),
-                    deps.on_tls.clone(),
-                )
-                .await?,
+                Certificates::open(NAME, files, deps.clock.clone(), deps.on_tls.clone()).await?,
             ),
             None => None,
         };
@@ -138,7 +133,7 @@ impl Port {
             let (stream, peer) = match accepted {
                 Ok(accepted) => accepted,
                 Err(error) => {
-                    metrics::mqtt_direct_connect("failed");
+                    metrics::mqtt_direct_connects_total(ConnectOutcome::Failed, 1);
                     tracing::warn!(%error, "cannot accept an MQTT connection; retrying");
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                     continue;
@@ -169,18 +164,18 @@ fn bind_error(addr: SocketAddr, source: std::io::Error) -> ListenError {
 }
 
 /// The label of a connection that has no place.
-fn label(refusal: Refusal) -> &'static str {
-    if refusal == Refusal::Limit {
-        "too_many"
-    } else {
-        refusal.label()
+fn label(refusal: Refusal) -> ConnectOutcome {
+    match refusal {
+        Refusal::Limit => ConnectOutcome::TooMany,
+        Refusal::AddressLimit => ConnectOutcome::AddressLimit,
+        Refusal::Paused => ConnectOutcome::Paused,
     }
 }
 
 /// Counts and logs a connection that is closed before it could say anything.
-fn connection_refused(peer: SocketAddr, label: &'static str, why: &dyn std::error::Error) {
-    metrics::mqtt_direct_connect(label);
-    AuditEvent::new(AuditKind::ConnectionRefused, NAME, peer, label)
+fn connection_refused(peer: SocketAddr, label: ConnectOutcome, why: &dyn std::error::Error) {
+    metrics::mqtt_direct_connects_total(label, 1);
+    AuditEvent::new(AuditKind::ConnectionRefused, NAME, peer, label.as_str())
         .detail(&why.to_string())
         .record();
 }
@@ -195,10 +190,10 @@ async fn welcoming<T>(
 ) -> Option<Result<T, Elapsed>> {
     let ended = tokio::select! {
         said = tokio::time::timeout_at(deadline, said) => return Some(said),
-        () = shared.deps.stop.cancelled() => "stopping",
-        () = place.cut() => "evicted",
+        () = shared.deps.stop.cancelled() => ConnectOutcome::Stopping,
+        () = place.cut() => ConnectOutcome::Evicted,
     };
-    metrics::mqtt_direct_connect(ended);
+    metrics::mqtt_direct_connects_total(ended, 1);
     None
 }
 
@@ -227,7 +222,7 @@ async fn behind_proxy(
                 .ok()
         }
         Err(fault) => {
-            connection_refused(peer, proxy::REFUSED, &fault);
+            connection_refused(peer, ConnectOutcome::ProxyHeader, &fault);
             None
         }
     }
@@ -271,7 +266,7 @@ async fn welcome(
             .await
         }
         Ok(Err(error)) => {
-            metrics::mqtt_direct_connect("tls");
+            metrics::mqtt_direct_connects_total(ConnectOutcome::Tls, 1);
             shared.logs.connection_refused(
                 place.peer(),
                 None,
@@ -287,8 +282,8 @@ async fn welcome(
 /// `client`: the client id, as it may be shown.
 fn refused(shared: &Shared, place: &Place, client: Option<&str>, error: ConnectError) {
     let peer = place.peer();
-    let label = error.label();
-    metrics::mqtt_direct_connect(label);
+    let label = error.as_str();
+    metrics::mqtt_direct_connects_total(error, 1);
     let event = |kind| AuditEvent::new(kind, NAME, peer, label);
     match error {
         ConnectError::NoCredentials
@@ -299,7 +294,7 @@ fn refused(shared: &Shared, place: &Place, client: Option<&str>, error: ConnectE
         | ConnectError::Expired
         | ConnectError::NotYetValid
         | ConnectError::NotAllowed => {
-            metrics::auth_failure(NAME, label);
+            metrics::auth_failures_total(NAME, error, 1);
             let detail = error.to_string();
             event(AuditKind::AuthFailed)
                 .client(client.unwrap_or_default())
@@ -329,7 +324,7 @@ fn refused(shared: &Shared, place: &Place, client: Option<&str>, error: ConnectE
 
 /// TLS or CONNECT took too long.
 fn late(shared: &Shared, peer: SocketAddr) {
-    metrics::mqtt_direct_connect("timeout");
+    metrics::mqtt_direct_connects_total(ConnectOutcome::Timeout, 1);
     shared.logs.connection_refused(
         peer,
         None,
@@ -358,7 +353,7 @@ async fn connected<S: AsyncRead + AsyncWrite + Unpin>(
         return late(&shared, peer);
     };
     let admitted = match request {
-        None => return metrics::mqtt_direct_connect("lost"),
+        None => return metrics::mqtt_direct_connects_total(ConnectOutcome::Lost, 1),
         Some(Err(error)) => Err((None, error)),
         Some(Ok(request)) => {
             // Random, so that the ids of two instances or two runs differ.
@@ -381,8 +376,8 @@ async fn connected<S: AsyncRead + AsyncWrite + Unpin>(
                     place.map(Some).ok_or(exceeded)
                 };
                 let held = authorization.hold().or_else(mine).map_err(|exceeded| {
+                    metrics::quota_exceeded_total(exceeded.limit, 1);
                     let limit = exceeded.limit.as_str();
-                    metrics::quota_exceeded(limit);
                     let event = AuditEvent::new(AuditKind::QuotaExceeded, NAME, peer, limit);
                     event
                         .token(authorization.id())
@@ -416,7 +411,7 @@ async fn connected<S: AsyncRead + AsyncWrite + Unpin>(
             return;
         }
     };
-    metrics::mqtt_direct_connect("accepted");
+    metrics::mqtt_direct_connects_total(ConnectOutcome::Accepted, 1);
     place.proved();
     // From here on it is not cut for another one: a device that is silent has nothing to report.
     place.begin();
@@ -429,7 +424,7 @@ async fn connected<S: AsyncRead + AsyncWrite + Unpin>(
     let end = Connection::new(stream, shared, client, authorization, batcher, buf, out)
         .serve(registration, certificate)
         .await;
-    metrics::mqtt_direct_disconnect(end.label());
+    metrics::mqtt_direct_disconnects_total(end, 1);
 }
 
 /// Reads until CONNECT is complete; `None` if the device has disconnected.
@@ -455,13 +450,13 @@ struct Counted;
 
 impl Counted {
     fn new() -> Counted {
-        metrics::mqtt_direct_connections_change(1);
+        metrics::mqtt_direct_connections(1);
         Counted
     }
 }
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        metrics::mqtt_direct_connections_change(-1);
+        metrics::mqtt_direct_connections(-1);
     }
 }

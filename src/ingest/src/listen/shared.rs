@@ -12,9 +12,10 @@ use crate::IngestDeps;
 use config::ListenMqtt;
 use decode::topic::filter_matches;
 use net::connections::OpenConnections;
+use telemetry::metrics::PortName;
 
 /// The section of the configuration.
-pub(super) const NAME: &str = "listen.mqtt";
+pub(super) const NAME: PortName = PortName::Mqtt;
 /// Bytes of messages that may wait for the batchers, over all connections.
 pub(super) const BYTES_MAX: usize = 32 * 1024 * 1024;
 /// Bytes of large packets that are arriving, over all connections. A packet that is larger than

@@ -184,7 +184,7 @@ impl Broker {
     pub(super) fn show_pending(&mut self) {
         let pending = self.ack_tracker.pending() as i64;
         if pending != self.pending_reported {
-            metrics::acks_pending_change(Source::Mqtt, pending - self.pending_reported);
+            metrics::acks_pending(Source::Mqtt, pending - self.pending_reported);
             self.pending_reported = pending;
         }
     }

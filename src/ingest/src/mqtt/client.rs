@@ -55,7 +55,7 @@ pub fn spawn(
     let births_file = births_dir.map(|dir| births_file::births_path(&dir, &config));
     let target = Target::parse(&config.url)?;
     let settings = Settings {
-        source: Source::Mqtt.label(),
+        source: Source::Mqtt.as_str(),
         payload_bytes_max: config.packet_max_bytes as usize,
         status_topic: config.status_topic.clone(),
     };
@@ -113,7 +113,7 @@ pub fn spawn(
 impl Broker {
     async fn run(mut self) {
         self.report();
-        metrics::mqtt_connected(&self.name, false);
+        metrics::mqtt_broker(&self.name);
         self.restore_births().await;
         while !self.stop.is_cancelled() {
             // If admission is closed permanently, connecting would only make the broker send the

@@ -185,7 +185,7 @@ impl<'a> Connection<'a> {
         self.opened = Some(Instant::now());
         broker.connections += 1;
         if broker.connections > 1 {
-            metrics::mqtt_reconnect(&broker.name);
+            metrics::mqtt_reconnects_total(&broker.name, 1);
         }
         // While sessions end soon, each loss has its line, or is counted in one.
         if broker.backoff.short_sessions() < losses::MANY {
@@ -332,7 +332,7 @@ impl<'a> Connection<'a> {
         {
             tracing::info!(broker = %broker.name, topic, why, "requesting a rebirth from a \
                 Sparkplug B node");
-            metrics::sparkplug_rebirth(&broker.name);
+            metrics::sparkplug_rebirths_total(&broker.name, 1);
             // It fails only if the link has ended. A rebirth that is still missing is requested on
             // the next connection.
             let _ = self.sender.publish_command(&topic, &payload);
@@ -356,12 +356,9 @@ impl<'a> Connection<'a> {
             broker.session_problem = None;
             broker.report_open(&self.problems);
         }
-        metrics::mqtt_window(
-            &broker.name,
-            sample.pending as u64,
-            sample.oldest_seconds,
-            sample.full_seconds,
-        );
+        metrics::mqtt_unacked(&broker.name, sample.pending as u64);
+        metrics::mqtt_oldest_unacked_seconds(&broker.name, sample.oldest_seconds);
+        metrics::mqtt_window_full_seconds_total(&broker.name, sample.full_seconds);
         if sample.log_due {
             let cause = cause(broker.admission.check(), broker.ack, sample.oldest_seconds);
             let unacked = sample.pending;
@@ -455,31 +452,27 @@ impl<'a> Connection<'a> {
         let accepted = gathered.batch.len() as u64;
         let rejected = gathered.rejected;
         rejected::note_dead_letters(Source::Mqtt, &gathered.dead);
-        metrics::received(Source::Mqtt, accepted + rejected.total());
-        metrics::altered(
-            Source::Mqtt,
-            gathered.batch.retimed() as u64,
-            gathered.left_out,
-        );
+        metrics::readings_received_total(Source::Mqtt, accepted + rejected.total());
+        metrics::readings_retimed_total(Source::Mqtt, gathered.batch.retimed() as u64);
+        metrics::values_left_out_total(Source::Mqtt, gathered.left_out);
         for (topic, hint) in &gathered.hints {
             hints::note(Source::Mqtt, topic, hint);
         }
-        metrics::messages_empty(Source::Mqtt, gathered.empty);
+        metrics::messages_empty_total(Source::Mqtt, gathered.empty);
         if gathered.skipped > 0 {
-            metrics::mqtt_left_out(&broker.name, gathered.skipped);
+            metrics::mqtt_left_out_total(&broker.name, gathered.skipped);
         }
         let settled = broker.settled_tx.clone();
         let since = Instant::now();
         let shown = tail::readings(Source::Mqtt, &gathered.batch);
         let ack = Ack::with(move |outcome| {
             if outcome == AckOutcome::Delivered {
-                metrics::accepted(Source::Mqtt, accepted);
+                metrics::readings_accepted_total(Source::Mqtt, accepted);
                 shown.send();
-                metrics::acknowledged(Source::Mqtt, since.elapsed().as_secs_f64());
-                rejected
-                    .0
-                    .iter()
-                    .for_each(|(reason, n)| metrics::rejected(Source::Mqtt, reason.as_str(), *n));
+                metrics::ack_seconds(Source::Mqtt, since.elapsed().as_secs_f64());
+                rejected.0.iter().for_each(|(reason, n)| {
+                    metrics::readings_rejected_total(Source::Mqtt, *reason, *n)
+                });
             }
             // If the broker's task has ended, no receiver is left.
             let _ = settled.send((group, outcome));
@@ -524,8 +517,8 @@ impl<'a> Connection<'a> {
         if n == 0 || self.stopping {
             return;
         }
-        metrics::received(Source::Mqtt, n);
-        metrics::rejected(Source::Mqtt, RejectReason::QueueFull.as_str(), n);
+        metrics::readings_received_total(Source::Mqtt, n);
+        metrics::readings_rejected_total(Source::Mqtt, RejectReason::QueueFull, n);
         self.unlogged += n;
         if self.logged.is_none_or(|at| at.elapsed() >= LOG_EVERY) {
             let broker = &self.broker.name;

@@ -80,33 +80,23 @@ pub(super) fn share(journal_bytes_max: u64, percent: u64) -> Option<u64> {
     (percent < 100).then(|| journal_bytes_max / 100 * percent)
 }
 
-/// The limit that a sender has reached.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum QuotaLimit {
-    /// Readings per second.
-    Readings,
-    /// Bytes per second.
-    Bytes,
-    /// Share of the journal.
-    Journal,
-    /// Concurrent requests.
-    Requests,
-    /// Open MQTT connections.
-    Connections,
+model::closed_set! {
+    /// The limit that a sender has reached.
+    pub enum QuotaLimit {
+        /// Readings per second.
+        Readings => "readings",
+        /// Bytes per second.
+        Bytes => "bytes",
+        /// Share of the journal.
+        Journal => "journal",
+        /// Concurrent requests.
+        Requests => "requests",
+        /// Open MQTT connections.
+        Connections => "connections",
+    }
 }
 
 impl QuotaLimit {
-    /// The label `limit` of the metrics.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            QuotaLimit::Readings => "readings",
-            QuotaLimit::Bytes => "bytes",
-            QuotaLimit::Journal => "journal",
-            QuotaLimit::Requests => "requests",
-            QuotaLimit::Connections => "connections",
-        }
-    }
-
     /// The exceeded limit in words.
     fn text(self) -> &'static str {
         match self {

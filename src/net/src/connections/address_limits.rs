@@ -18,6 +18,7 @@ use core::net::{IpAddr, Ipv4Addr};
 use std::collections::HashMap;
 
 use config::Connections;
+use model::Named;
 
 /// Addresses without an open connection whose failures are remembered. Beyond it, those with the
 /// oldest are forgotten.
@@ -40,8 +41,11 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// The label `reason` of the metrics.
-    pub fn label(self) -> &'static str {
+    pub(crate) const ALL: [Refusal; 3] = [Refusal::Limit, Refusal::AddressLimit, Refusal::Paused];
+}
+
+impl Named for Refusal {
+    fn as_str(&self) -> &'static str {
         match self {
             Refusal::Limit => "limit",
             Refusal::AddressLimit => "address_limit",

@@ -6,6 +6,7 @@ use axum::response::{IntoResponse, Response};
 
 use super::json;
 use crate::access::{CredentialFault, Denied, JwtFault, QuotaExceeded};
+use model::Named;
 
 /// Why a sender or reader is refused.
 #[derive(Debug, thiserror::Error)]
@@ -52,7 +53,7 @@ impl From<CredentialFault> for AccessError {
 impl AccessError {
     /// The answer with this text in place of its own.
     pub(super) fn response(&self, detail: &str) -> Response {
-        let mut response = refusal(self.status(), self.reason(), detail);
+        let mut response = refusal(self.status(), self.as_str(), detail);
         self.add_headers(response.headers_mut());
         response
     }
@@ -72,22 +73,6 @@ impl AccessError {
                 StatusCode::FORBIDDEN
             }
             AccessError::Quota(_) | AccessError::Paused { .. } => StatusCode::TOO_MANY_REQUESTS,
-        }
-    }
-
-    /// The machine-readable reason; the set is fixed.
-    pub fn reason(&self) -> &'static str {
-        match self {
-            AccessError::NoToken => "no_token",
-            AccessError::MalformedToken => "malformed_token",
-            AccessError::WrongToken => "invalid_token",
-            AccessError::Jwt(_) => "invalid_jwt",
-            AccessError::NoIdentity => "no_identity",
-            AccessError::Denied(Denied::Expired) => "expired_token",
-            AccessError::Denied(Denied::NotYetValid) => "token_not_yet_valid",
-            AccessError::Denied(Denied::Protocol | Denied::Write) => "not_allowed",
-            AccessError::Quota(_) => "quota",
-            AccessError::Paused { .. } => "paused",
         }
     }
 
@@ -113,6 +98,24 @@ impl AccessError {
                 headers.insert(CONNECTION, HeaderValue::from_static("close"));
             }
             AccessError::Denied(Denied::Protocol | Denied::Write) | AccessError::NoIdentity => {}
+        }
+    }
+}
+
+/// The machine-readable reason; the set is fixed.
+impl Named for AccessError {
+    fn as_str(&self) -> &'static str {
+        match self {
+            AccessError::NoToken => "no_token",
+            AccessError::MalformedToken => "malformed_token",
+            AccessError::WrongToken => "invalid_token",
+            AccessError::Jwt(_) => "invalid_jwt",
+            AccessError::NoIdentity => "no_identity",
+            AccessError::Denied(Denied::Expired) => "expired_token",
+            AccessError::Denied(Denied::NotYetValid) => "token_not_yet_valid",
+            AccessError::Denied(Denied::Protocol | Denied::Write) => "not_allowed",
+            AccessError::Quota(_) => "quota",
+            AccessError::Paused { .. } => "paused",
         }
     }
 }

@@ -28,7 +28,37 @@ use serde::Serialize;
 
 use model::Clock;
 
+use crate::access::{Denied, JwtFault, QuotaLimit};
+use crate::connections::Refusal;
+use crate::proxy::ProxyFault;
 use crate::tls::{CertificateError, Certificates, Files, OnTls, TlsError};
+use telemetry::metrics::{self, PortName};
+
+/// Starts the series of metrics at zero whose labels are values of this crate.
+pub fn start_series() {
+    let faults = [
+        AccessError::NoToken,
+        AccessError::MalformedToken,
+        AccessError::WrongToken,
+        AccessError::Jwt(JwtFault::Malformed),
+        AccessError::NoIdentity,
+        AccessError::Denied(Denied::Expired),
+        AccessError::Denied(Denied::NotYetValid),
+        AccessError::Denied(Denied::Write),
+    ];
+    for port in PortName::HTTP {
+        for refusal in Refusal::ALL {
+            metrics::http_connections_refused_total(port, refusal, 0);
+        }
+        metrics::http_connections_refused_total(port, ProxyFault::Late, 0);
+        for fault in &faults {
+            metrics::auth_failures_total(port, fault, 0);
+        }
+    }
+    for limit in QuotaLimit::ALL {
+        metrics::quota_exceeded_total(limit, 0);
+    }
+}
 
 /// Checks the certificates of a port; returns a short text with their expiry. `None`: the port has
 /// no TLS. `now_s`: seconds since 1970.
@@ -41,7 +71,7 @@ pub fn check_tls(tls: &config::Tls, now_s: i64) -> Option<Result<String, Certifi
 
 /// Reads the certificates of a port; `None` if the port has no TLS.
 pub async fn open_tls(
-    port: &'static str,
+    port: PortName,
     tls: &config::Tls,
     clock: &Arc<dyn Clock>,
     on_tls: &OnTls,

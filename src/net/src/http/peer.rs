@@ -10,6 +10,7 @@ use super::access_error::AccessError;
 use super::port::Connection;
 use crate::access::{Grant, QuotaExceeded};
 use crate::tls::ClientCertificate;
+use model::Named;
 use telemetry::audit::{AuditEvent, AuditKind};
 use telemetry::metrics;
 
@@ -79,9 +80,9 @@ impl Peer {
     }
 
     /// Counts and logs that a valid token is refused: it has expired, or is not for this.
-    pub fn denied(&self, grant: &Grant, reason: &'static str) {
-        metrics::auth_failure(self.connection.port.name, reason);
-        self.audit(AuditKind::AuthFailed, reason)
+    pub fn denied(&self, grant: &Grant, error: &impl Named) {
+        metrics::auth_failures_total(self.connection.port.name, error, 1);
+        self.audit(AuditKind::AuthFailed, error.as_str())
             .token(&grant.id)
             .record();
     }
@@ -126,14 +127,14 @@ impl Peer {
         };
         let paused = self
             .connection
-            .unauthorized(self.asks_for, error.reason(), is_guess);
+            .unauthorized(self.asks_for, &error, is_guess);
         Err(paused.map_or(error, |seconds| AccessError::Paused { seconds }))
     }
 }
 
 /// Counts and logs that a sender has reached its quota, and returns the error.
 pub fn over_quota(peer: Option<&Peer>, grant: &Grant, exceeded: QuotaExceeded) -> AccessError {
-    metrics::quota_exceeded(exceeded.limit.as_str());
+    metrics::quota_exceeded_total(exceeded.limit, 1);
     if let Some(peer) = peer {
         peer.over_quota(grant, exceeded);
     }

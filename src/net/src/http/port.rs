@@ -9,22 +9,23 @@ use std::sync::{Arc, OnceLock};
 use axum::http::{HeaderMap, HeaderName};
 use tokio::net::TcpStream;
 
+use super::access_error::AccessError;
 use crate::access::Credentials;
 use crate::connections::{OpenConnections, Pause, Place};
 use crate::proxy::{self, ProxyFault, forwarded};
 use crate::tls::ClientCertificate;
 use config::{HttpTimes, Live, Proxies, ProxyHeader, Setter};
-use model::Clock;
+use model::{Clock, Named};
 use telemetry::audit::{AuditEvent, AuditKind};
 use telemetry::log_limit::{LOG_EVERY, LineLimit};
-use telemetry::metrics;
+use telemetry::metrics::{self, ConnectionClosed, PortName};
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
 /// What the connections of a port share.
 pub struct Port {
     /// The section of the configuration, and the label `port` of the metrics.
-    pub(super) name: &'static str,
+    pub(super) name: PortName,
     clock: Arc<dyn Clock>,
     /// A connection keeps those that are current when it is opened.
     pub(super) times: Live<HttpTimes>,
@@ -66,7 +67,7 @@ impl Port {
     /// `name`: the section of the configuration, and the label `port` of the metrics. The other
     /// arguments are the first settings; the setter replaces them.
     pub fn new(
-        name: &'static str,
+        name: PortName,
         clock: Arc<dyn Clock>,
         connections: config::Connections,
         proxies: Proxies,
@@ -110,7 +111,7 @@ impl Port {
         let named = tokio::select! {
             named = tokio::time::timeout(limit, proxy::client(stream, peer, &proxies)) => named,
             () = connection.place.cut() => {
-                metrics::http_connection_closed(self.name, "evicted");
+                metrics::http_connections_closed_total(self.name, ConnectionClosed::Evicted, 1);
                 return Err(io::ErrorKind::ConnectionAborted.into());
             }
         };
@@ -120,7 +121,7 @@ impl Port {
                 drop(connection);
                 self.entered(client)
             }
-            Err(fault) => Err(self.refused(peer, proxy::REFUSED, fault)),
+            Err(fault) => Err(self.refused(peer, fault)),
         }
     }
 
@@ -128,18 +129,17 @@ impl Port {
     fn refused(
         &self,
         peer: SocketAddr,
-        label: &'static str,
-        why: impl std::error::Error + Send + Sync + 'static,
+        why: impl std::error::Error + Named + Send + Sync + 'static,
     ) -> io::Error {
-        metrics::http_connection_refused(self.name, label);
-        let event = AuditEvent::new(AuditKind::ConnectionRefused, self.name, peer, label);
+        metrics::http_connections_refused_total(self.name, &why, 1);
+        let event = AuditEvent::new(AuditKind::ConnectionRefused, self.name, peer, why.as_str());
         event.detail(&why.to_string()).record();
         io::Error::other(why)
     }
 
     pub(super) fn entered(self: &Arc<Port>, peer: SocketAddr) -> io::Result<Arc<Connection>> {
         let place = self.connections.enter(peer);
-        let place = place.map_err(|refusal| self.refused(peer, refusal.label(), refusal))?;
+        let place = place.map_err(|refusal| self.refused(peer, refusal))?;
         Ok(Connection::new(self.clone(), place))
     }
 
@@ -173,7 +173,7 @@ pub(super) struct Connection {
 
 impl Connection {
     fn new(port: Arc<Port>, place: Place) -> Arc<Connection> {
-        metrics::http_connections_change(port.name, 1);
+        metrics::http_connections(port.name, 1);
         let proxies = port.connections.proxies();
         let is_trusted =
             proxies.header != ProxyHeader::ProxyV2 && proxies.trusts(place.peer().ip());
@@ -210,8 +210,8 @@ impl Connection {
 
     /// Counts and logs that the peer does not receive the bytes sent to it.
     pub(super) fn stuck(&self) {
-        metrics::http_connection_closed(self.port.name, "write_timeout");
-        let port = self.port.name;
+        metrics::http_connections_closed_total(self.port.name, ConnectionClosed::WriteTimeout, 1);
+        let port = self.port.name.as_str();
         let peer = self.place.peer();
         self.port.stuck_log.line(self.now_ms(), || {
             tracing::warn!(port, %peer, "connection closed: its peer takes nothing of the response");
@@ -235,11 +235,12 @@ impl Connection {
     pub(super) fn unauthorized(
         &self,
         asks_for: Option<IpAddr>,
-        reason: &'static str,
+        error: &AccessError,
         is_guess: bool,
     ) -> Option<u64> {
-        metrics::auth_failure(self.port.name, reason);
-        self.audit(asks_for, AuditKind::AuthFailed, reason).record();
+        metrics::auth_failures_total(self.port.name, error, 1);
+        self.audit(asks_for, AuditKind::AuthFailed, error.as_str())
+            .record();
         let pause = match asks_for {
             _ if !is_guess => None,
             Some(ip) => self.port.connections.failed_behind_proxy(ip),
@@ -256,6 +257,6 @@ impl Connection {
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        metrics::http_connections_change(self.port.name, -1);
+        metrics::http_connections(self.port.name, -1);
     }
 }

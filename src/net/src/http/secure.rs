@@ -18,7 +18,7 @@ use super::connection::timed;
 use super::port::Port;
 use super::timed_stream::TimedStream;
 use crate::tls::{Certificates, ClientCertificate, TlsStream};
-use telemetry::metrics;
+use telemetry::metrics::{self, Handshake};
 
 /// Concurrent handshakes. A core does some thousands a second, so a storm of reconnects is over in
 /// seconds, and these use a few megabytes.
@@ -61,21 +61,21 @@ impl Secured {
         let limit = self.port.times.now().header_timeout;
         let shaken = tokio::select! {
             shaken = tokio::time::timeout(limit, self.shake_hands(stream)) => shaken,
-            () = connection.place.cut() => Ok(Err(Failed("evicted"))),
+            () = connection.place.cut() => Ok(Err(Failed(Handshake::Evicted))),
         };
         let port = self.certificates.port();
-        match shaken.unwrap_or(Err(Failed("timeout"))) {
+        match shaken.unwrap_or(Err(Failed(Handshake::Timeout))) {
             Ok((stream, client)) => {
                 if let Some(client) = client {
                     let _ = connection.client.set(client);
                 }
-                metrics::tls_handshake(port, "ok");
+                metrics::tls_handshakes_total(port, Handshake::Ok, 1);
                 Ok(timed(connection, stream))
             }
             Err(Failed(label)) => {
-                metrics::tls_handshake(port, label);
+                metrics::tls_handshakes_total(port, label, 1);
                 // This error is not shown: the connection is closed.
-                Err(io::Error::other(label))
+                Err(io::Error::other(label.as_str()))
             }
         }
     }
@@ -88,20 +88,20 @@ impl Secured {
         if stream.peek(&mut first).await.is_ok_and(|n| n == 1) && first[0].is_ascii_alphabetic() {
             // HTTP methods start with an alphabetic byte; a TLS handshake record starts with 22.
             let _ = tokio::time::timeout(PLAIN_TIMEOUT, refuse_plain(&mut stream)).await;
-            return Err(Failed("plain_http"));
+            return Err(Failed(Handshake::PlainHttp));
         }
         self.certificates
             .accept(stream, self.handshakes.acquire())
             .await
             .map_err(|error| {
                 tracing::debug!(%error, "TLS handshake failed");
-                Failed("failed")
+                Failed(Handshake::Failed)
             })
     }
 }
 
 /// The metrics label of a failed handshake.
-struct Failed(&'static str);
+struct Failed(Handshake);
 
 /// Sends the error in plain HTTP.
 async fn refuse_plain(stream: &mut TcpStream) -> io::Result<()> {

@@ -25,7 +25,7 @@ use tokio::time::{Instant, Sleep, sleep, sleep_until};
 use super::port::Connection;
 use crate::connections::phase::{Awaited, Doing};
 use config::HttpTimes;
-use telemetry::metrics;
+use telemetry::metrics::{self, ConnectionClosed};
 
 pub(super) struct TimedStream<S> {
     stream: S,
@@ -71,7 +71,7 @@ impl<S> TimedStream<S> {
             // A future must not be polled again after its end; the connection is dropped with the
             // error.
             self.revoked = None;
-            let _ = self.over("certificate");
+            let _ = self.over(ConnectionClosed::Certificate);
             return Err(io::ErrorKind::ConnectionAborted.into());
         }
         Ok(())
@@ -82,14 +82,14 @@ impl<S> TimedStream<S> {
     fn poll_end_of_wait(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         loop {
             if self.connection.place.phase().poll_cut(cx).is_ready() {
-                return self.over("evicted");
+                return self.over(ConnectionClosed::Evicted);
             }
             let Doing::Waiting { since_ms, awaited } = self.connection.place.phase().now() else {
                 return Poll::Pending;
             };
             let (limit, reason) = match awaited {
-                Awaited::Head => (self.times.header_timeout, "header_timeout"),
-                Awaited::Request => (self.times.keep_alive, "keep_alive"),
+                Awaited::Head => (self.times.header_timeout, ConnectionClosed::HeaderTimeout),
+                Awaited::Request => (self.times.keep_alive, ConnectionClosed::KeepAlive),
                 Awaited::Body => return Poll::Pending,
             };
             let waited = Duration::from_millis(self.connection.now_ms().saturating_sub(since_ms));
@@ -108,9 +108,9 @@ impl<S> TimedStream<S> {
     }
 
     /// The wait is over; counts why, once.
-    fn over(&mut self, reason: &'static str) -> Poll<()> {
+    fn over(&mut self, reason: ConnectionClosed) -> Poll<()> {
         if !std::mem::replace(&mut self.is_over, true) {
-            metrics::http_connection_closed(self.connection.port.name, reason);
+            metrics::http_connections_closed_total(self.connection.port.name, reason, 1);
         }
         Poll::Ready(())
     }
@@ -154,7 +154,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for TimedStream<S> {
                 {
                     // Its place is given away already.
                     buf.set_filled(before);
-                    return this.over("evicted").map(Ok);
+                    return this.over(ConnectionClosed::Evicted).map(Ok);
                 }
                 Poll::Ready(Ok(()))
             }
@@ -209,6 +209,7 @@ mod tests {
     use super::*;
     use config::Config;
     use model::SystemClock;
+    use telemetry::metrics::PortName;
 
     const SECOND: Duration = Duration::from_secs(1);
 
@@ -221,7 +222,7 @@ mod tests {
         };
         let http = Config::default().http;
         let (port, _) = Port::new(
-            "http",
+            PortName::Http,
             Arc::new(SystemClock::new()),
             http.connections,
             http.proxies,

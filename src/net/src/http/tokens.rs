@@ -140,6 +140,7 @@ mod tests {
 
     use super::*;
     use crate::access::{GrantDefaults, hash_secret};
+    use model::Named as _;
 
     /// A tokens file with these ids and secrets.
     fn load(tokens: &[(&str, &str)]) -> Credentials {
@@ -173,7 +174,7 @@ mod tests {
             tokens
                 .check(&headers)
                 .map(drop)
-                .map_err(|error| error.reason())
+                .map_err(|error| error.as_str())
         };
         assert_eq!(check("Bearer gw1.one.with.dots"), Ok(()));
         assert_eq!(check("bearer gw2.two"), Ok(()));
@@ -216,7 +217,7 @@ mod tests {
             tokens
                 .check(&HeaderMap::new())
                 .map(drop)
-                .map_err(|error| error.reason()),
+                .map_err(|error| error.as_str()),
             Err("no_token")
         );
     }

@@ -21,9 +21,7 @@ use tokio::net::TcpStream;
 
 use self::header::{Beginning, FIXED_BYTES, Fixed, HeaderFault, beginning};
 use config::Proxies;
-
-/// The label of a connection that is refused because of its header.
-pub const REFUSED: &str = "proxy_header";
+use model::Named;
 
 /// Why a connection is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -37,6 +35,12 @@ pub enum ProxyFault {
     Late,
     #[error("a PROXY header from an address that is not in trusted_proxies")]
     Untrusted,
+}
+
+impl Named for ProxyFault {
+    fn as_str(&self) -> &'static str {
+        "proxy_header"
+    }
 }
 
 /// Reads the header of a new connection, if there must be one. Returns the client of the proxy;

@@ -26,7 +26,7 @@ use super::x509;
 use super::{Identity, ServerSettings, ServerTls, TlsError, server};
 use config::{ClientAuth, ListenMqtt, Live, Setter, Tls, TlsVersion};
 use model::Clock;
-use telemetry::metrics;
+use telemetry::metrics::{self, LoadResult, PortName};
 
 /// A connection after its handshake.
 pub type TlsStream = tokio_rustls::server::TlsStream<TcpStream>;
@@ -298,8 +298,8 @@ fn day(at_s: i64) -> String {
 /// Status of the certificates of a port.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TlsStatus {
-    /// The section of the configuration: `http`, `admin` or `listen.mqtt`.
-    pub port: &'static str,
+    /// The port.
+    pub port: PortName,
     /// Expiry in seconds since 1970; the earliest of the chain.
     pub not_after_s: i64,
     /// The fault: files that cannot be used, a certificate that is not valid now, a revocation list
@@ -315,7 +315,7 @@ pub type OnTls = Arc<dyn Fn(TlsStatus) + Send + Sync>;
 pub struct Certificates(Arc<Inner>);
 
 struct Inner {
-    port: &'static str,
+    port: PortName,
     clock: Arc<dyn Clock>,
     on_status: OnTls,
     state: RwLock<State>,
@@ -335,7 +335,7 @@ struct State {
 impl Certificates {
     /// Reads the files and starts with their certificates.
     pub async fn open(
-        port: &'static str,
+        port: PortName,
         files: Files,
         clock: Arc<dyn Clock>,
         on_status: OnTls,
@@ -365,7 +365,7 @@ impl Certificates {
     }
 
     /// The section of the configuration.
-    pub fn port(&self) -> &'static str {
+    pub fn port(&self) -> PortName {
         self.0.port
     }
 
@@ -440,7 +440,7 @@ impl Certificates {
     }
 
     fn loaded(&self) {
-        let port = self.0.port;
+        let port = self.0.port.as_str();
         let now_s = self.now_s();
         let chain = self.state().loaded.chain.clone();
         tracing::info!(port, until = day(chain.not_after_s), "certificates loaded");
@@ -455,21 +455,21 @@ impl Certificates {
             tracing::warn!(port, problem, "certificate not valid now or expires soon");
         }
         self.state_mut().logged = problem;
-        metrics::tls_read(port, true);
+        metrics::tls_reads_total(self.0.port, LoadResult::Ok, 1);
         self.report();
     }
 
     fn failed(&self, seen: Seen, error: &TlsError) {
-        let port = self.0.port;
+        let port = self.0.port.as_str();
         tracing::error!(port, %error, "cannot load certificates; the previous ones stay in use");
-        metrics::tls_read(port, false);
+        metrics::tls_reads_total(self.0.port, LoadResult::Failed, 1);
         self.state_mut().failed = Some((seen, error.to_string()));
         self.report();
     }
 
     /// Reports the status, which also changes with time.
     fn report(&self) {
-        let port = self.0.port;
+        let port = self.0.port.as_str();
         let now_s = self.now_s();
         let state = self.state();
         let chain = state.loaded.chain.clone();
@@ -500,7 +500,12 @@ impl Certificates {
             }
             self.state_mut().logged_crl.clone_from(&outdated_crl);
         }
-        metrics::tls(port, chain.not_after_s, crl_until_s, failed.is_none());
+        let port = self.0.port;
+        metrics::tls_not_after_seconds(port, chain.not_after_s as f64);
+        // +Inf without a list.
+        let crl_until_s = crl_until_s.map_or(f64::INFINITY, |until_s| until_s as f64);
+        metrics::tls_crl_next_update_seconds(port, crl_until_s);
+        metrics::tls_files_ok(port, failed.is_none());
         let problems: Vec<String> = failed
             .into_iter()
             .chain(expired)
@@ -574,7 +579,7 @@ mod tests {
             );
         });
         let clock = Arc::new(SystemClock::new());
-        let open = Certificates::open("http", files("crl_of_2024.pem"), clock, on_status)
+        let open = Certificates::open(PortName::Http, files("crl_of_2024.pem"), clock, on_status)
             .await
             .unwrap();
         assert!(open.state().logged_crl.is_some());

@@ -431,7 +431,7 @@ impl ShardTask {
             self.gauges
                 .note_store_rejects(readings, &detail, now.mono_ms);
         }
-        metrics::rejected(Source::Store, reason.as_str(), readings);
+        metrics::readings_rejected_total(Source::Store, reason, readings);
         rejected::note(
             Source::Store,
             &sensor_id,
@@ -442,7 +442,7 @@ impl ShardTask {
         );
         let dead_letter = |payload| DeadLetter {
             received_at_ms: at_ms,
-            source: Source::Store.label().into(),
+            source: Source::Store.as_str().into(),
             topic: String::new(),
             payload,
             reason: reason.as_str().into(),
@@ -471,16 +471,16 @@ impl ShardTask {
             self.flusher.note_waiting(began, filled_late);
         }
         if stored > 0 {
-            metrics::stored(self.flusher.mode(), stored);
+            metrics::readings_stored_total(self.flusher.storage_mode(), stored);
         }
         if duplicates > 0 {
-            metrics::duplicate(duplicates);
+            metrics::readings_duplicate_total(duplicates);
         }
         if conflicts > 0 {
-            metrics::store_conflicts(conflicts);
+            metrics::store_conflicts_total(conflicts);
         }
         if forgotten > 0 {
-            metrics::buckets_forgotten(forgotten);
+            metrics::buckets_forgotten_total(forgotten);
         }
         self.gauges
             .settled

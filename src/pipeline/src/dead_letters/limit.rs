@@ -16,7 +16,7 @@ use super::LogLimit;
 use crate::flush::{Flusher, Permit};
 use store::{Evicted, StoreError};
 use telemetry::log_limit::LOG_EVERY;
-use telemetry::metrics;
+use telemetry::metrics::{self, DeadLetterDropped};
 
 /// Interval between queries of the store's count.
 const LOOK_EVERY: Duration = Duration::from_secs(60);
@@ -113,7 +113,7 @@ impl Limit {
     }
 
     fn failed(&mut self, error: &StoreError) {
-        metrics::store_error(error.kind().as_str(), 1);
+        metrics::store_errors_total(error.kind(), 1);
         if let Some(more) = self.warned.due() {
             tracing::warn!(more, %error, "size limit of the dead letters not enforced; retrying");
         }
@@ -121,7 +121,7 @@ impl Limit {
 
     /// Counts removals, and logs them once per [`LOG_EVERY`].
     fn note(&mut self, removed: Evicted) {
-        metrics::dead_letters_dropped("limit", removed.dead_letters);
+        metrics::dead_letters_dropped_total(DeadLetterDropped::Limit, removed.dead_letters);
         self.removed.dead_letters += removed.dead_letters;
         self.removed.bytes += removed.bytes;
         if removed.dead_letters > 0 {

@@ -100,7 +100,7 @@ use model::DeadLetter;
 use model::ack::{Ack, Acks};
 use store::{DeadLetterWritten, StoreError, StoreErrorKind};
 use telemetry::log_limit::LOG_EVERY;
-use telemetry::metrics;
+use telemetry::metrics::{self, DeadLetterDropped, DocumentError};
 
 /// Maximum dead letters of one command, and bytes after which no more are added.
 const BATCH_DEAD_LETTERS_MAX: usize = 1000;
@@ -396,11 +396,11 @@ impl DeadLetterWriter {
     fn answered(&mut self, dead_letter: QueuedDeadLetter, kept: DeadLetterWritten) {
         match kept {
             DeadLetterWritten::Done => {
-                metrics::dead_letter(&dead_letter.dead_letter.reason, 1);
+                metrics::dead_letters_total(&dead_letter.dead_letter.reason, 1);
                 dead_letter.done();
             }
             DeadLetterWritten::Rejected { detail } => {
-                metrics::store_error("refused", 1);
+                metrics::store_errors_total(DocumentError::Refused, 1);
                 let is_small = dead_letter.dead_letter.payload.len() <= CUT_BYTES;
                 if dead_letter.dead_letter.is_own() || is_small || dead_letter.state == State::Cut {
                     self.retry_later(dead_letter, State::Refused, &detail);
@@ -487,7 +487,7 @@ impl DeadLetterWriter {
             tracing::error!(%source, %topic, %reason, more, error = why, "dropping dead letter: \
                 store does not take it");
         }
-        metrics::dead_letters_dropped("refused", 1);
+        metrics::dead_letters_dropped_total(DeadLetterDropped::Refused, 1);
         queued.done();
     }
 

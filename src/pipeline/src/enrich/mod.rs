@@ -37,7 +37,7 @@ use config::{Decoding, Live};
 use registry::TagMap;
 use store::StoreError;
 use store::registry::{RegistryChange, RegistryChanges, RegistryReader, RegistryWatch};
-use telemetry::metrics;
+use telemetry::metrics::{self, LoadResult};
 
 /// The task that keeps a [`Registry`] up to date.
 pub struct Enrichment {
@@ -145,9 +145,10 @@ impl Enrichment {
             }
             (map.len() as u64, map.left_out)
         });
-        metrics::registry_changes(1);
+        metrics::registry_changes_total(1);
         if let Some((sensors, left_out)) = counts {
-            metrics::registry(sensors, left_out);
+            metrics::registry_sensors(sensors);
+            metrics::registry_left_out(left_out);
         }
     }
 
@@ -159,13 +160,19 @@ impl Enrichment {
             .reader
             .read(&mut |record| map.set(record, &decoding.limits, self.sensors_max))
             .await;
-        metrics::registry_load(read.is_ok());
+        let result = if read.is_ok() {
+            LoadResult::Ok
+        } else {
+            LoadResult::Failed
+        };
+        metrics::registry_loads_total(result, 1);
         read?;
         let sensors = map.len();
         let left_out = map.left_out;
         let bad = map.bad_fields;
         self.registry.replace(map);
-        metrics::registry(sensors as u64, left_out);
+        metrics::registry_sensors(sensors as u64);
+        metrics::registry_left_out(left_out);
         tracing::debug!(
             sensors,
             took_ms = begun.elapsed().as_millis() as u64,

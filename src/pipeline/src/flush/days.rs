@@ -89,5 +89,5 @@ impl Flusher {
 }
 
 fn counted<T>(result: Result<T, StoreError>) -> Result<T, StoreError> {
-    result.inspect_err(|error| metrics::store_error(error.kind().as_str(), 1))
+    result.inspect_err(|error| metrics::store_errors_total(error.kind(), 1))
 }

@@ -59,7 +59,7 @@ use store::{
     Ability, DeadLetterWritten, Evicted, LatestWriteResult, LoadRequest, LoadResult, Outcome,
     PageWriteResult, Store, StoreError, StoreErrorKind,
 };
-use telemetry::metrics;
+use telemetry::metrics::{self, UpdateResult};
 
 /// Called with the outcome of every request to the store, for readiness and the log.
 pub type OnStoreOutcome = Arc<dyn Fn(Ability, Outcome<'_>) + Send + Sync>;
@@ -249,11 +249,6 @@ impl Flusher {
         self.store.storage_mode()
     }
 
-    /// The value of the metric label `mode`.
-    pub fn mode(&self) -> &'static str {
-        self.store.mode()
-    }
-
     /// The buckets that no other process can have written.
     pub(crate) fn new_buckets(&self) -> NewBuckets {
         self.high_water.new_buckets()
@@ -342,7 +337,7 @@ impl Flusher {
                         .iter()
                         .filter_map(|a| a.as_ref().err())
                         .filter(|e| !e.is_deferred());
-                    failed.for_each(|error| metrics::store_error(error.kind().as_str(), 1));
+                    failed.for_each(|error| metrics::store_errors_total(error.kind(), 1));
                     return Ok(answers);
                 }
                 Err(error) => {
@@ -449,7 +444,8 @@ impl Flusher {
             }
             Err(error) => return Err(error),
         };
-        metrics::catalog_updates(count - refused, refused);
+        metrics::catalog_updates_total(UpdateResult::Written, count - refused);
+        metrics::catalog_updates_total(UpdateResult::Refused, refused);
         Ok(())
     }
 
@@ -467,7 +463,7 @@ impl Flusher {
 
     /// Counts and reports a failure.
     fn failed(&self, ability: Ability, error: &StoreError, lane: Lane) {
-        metrics::store_error(error.kind().as_str(), 1);
+        metrics::store_errors_total(error.kind(), 1);
         let outcome = if lane == Lane::Retry && !error.is_away() {
             Outcome::OfOne(error)
         } else {
@@ -488,7 +484,7 @@ impl Flusher {
     pub async fn pause(&self, failures: &mut u32) {
         *failures += 1;
         tokio::time::sleep(self.backoff.wait(*failures, fastrand::f64())).await;
-        metrics::store_retry();
+        metrics::store_retries_total(1);
     }
 }
 

@@ -51,7 +51,7 @@ use model::{Clock, ReadingBatch, RowPosition, SensorId};
 use state::{Latest, LatestSettings, LatestUsage, Pending};
 use store::{LatestWriteResult, StoreError, StoreErrorKind};
 use telemetry::log_limit::LineLimit;
-use telemetry::metrics;
+use telemetry::metrics::{self, UpdateResult};
 
 /// Capacity of the task's channel, in batches. The task only copies them into memory, so few are
 /// enough.
@@ -274,7 +274,9 @@ impl LatestTask {
                 }
             }
         }
-        metrics::latest_updates(written, reduced, dropped);
+        metrics::latest_updates_total(UpdateResult::Written, written);
+        metrics::latest_updates_total(UpdateResult::Reduced, reduced);
+        metrics::latest_updates_total(UpdateResult::Refused, dropped);
         if dropped > 0 {
             tracing::error!(
                 documents = dropped,
@@ -289,7 +291,7 @@ impl LatestTask {
         self.failures += 1;
         let wait = self.backoff.wait(self.failures, fastrand::f64());
         self.not_before_ms = self.clock.now().mono_ms + wait.as_millis() as u64;
-        metrics::store_retry();
+        metrics::store_retries_total(1);
     }
 
     fn log_reduced(&mut self, sensor_id: &SensorId, detail: &str) {

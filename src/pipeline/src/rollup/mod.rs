@@ -282,7 +282,7 @@ impl RollupTask {
             .state()
             .take_days(self.days_most, self.shared.clock.now());
         if let Some(first) = expired.first() {
-            metrics::days_computed(DayResult::Expired, expired.len() as u64);
+            metrics::rollup_computed_total(DayResult::Expired, expired.len() as u64);
             let sensor_id = &*first.sensor_id;
             let day_ms = first.day.start_ms;
             let days = expired.len();
@@ -336,7 +336,7 @@ impl RollupTask {
                         self.days_from_ms = now.mono_ms + took_ms;
                     }
                     Err(error) => {
-                        metrics::days_computed(DayResult::Failed, days.len() as u64);
+                        metrics::rollup_computed_total(DayResult::Failed, days.len() as u64);
                         self.days_most = (self.days_most / 4).max(1);
                         self.day_failures += 1;
                         self.days_from_ms = now.mono_ms + self.wait_ms(&error, self.day_failures);
@@ -363,7 +363,7 @@ impl RollupTask {
         if failures == 1 {
             tracing::warn!(%error, "daily rollup: request failed; retrying");
         }
-        metrics::store_retry();
+        metrics::store_retries_total(1);
         self.backoff.wait(failures, fastrand::f64()).as_millis() as u64
     }
 }
@@ -408,7 +408,7 @@ async fn compute(
             );
         }
     }
-    metrics::days_computed(DayResult::Refused, refused);
-    metrics::days_computed(DayResult::Written, writes.len() as u64 - refused);
+    metrics::rollup_computed_total(DayResult::Refused, refused);
+    metrics::rollup_computed_total(DayResult::Written, writes.len() as u64 - refused);
     Ok(answers)
 }

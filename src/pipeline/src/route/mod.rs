@@ -67,7 +67,7 @@ impl Router {
             match entry.kind {
                 EntryKind::Readings(batch) => {
                     if entry.replayed {
-                        metrics::accepted(Source::Replay, batch.len() as u64);
+                        metrics::readings_accepted_total(Source::Replay, batch.len() as u64);
                     }
                     self.readings(batch, &entry.ack, entry.replayed).await?;
                     entry.ack.delivered();

@@ -21,7 +21,7 @@ use crate::dead_letters::DeadLetters;
 use journal::{Position, SecondReader};
 use model::ack::Ack;
 use telemetry::log_limit::LineLimit;
-use telemetry::metrics;
+use telemetry::metrics::{self, DeadLetterDropped};
 
 /// Entries of one chunk; those of them that hold readings do not count.
 #[derive(Debug)]
@@ -166,6 +166,6 @@ fn give_up(range: Range, log: &LineLimit, begun: Instant) {
              them, and the journal becomes full"
         )
     });
-    metrics::dead_letters_dropped("behind", range.dead_letters);
+    metrics::dead_letters_dropped_total(DeadLetterDropped::Behind, range.dead_letters);
     range.ack.delivered();
 }

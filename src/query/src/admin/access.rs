@@ -120,7 +120,7 @@ impl Access {
                     }
                     Err(denied) => {
                         let error = ApiError::Denied(denied);
-                        peer.inspect(|peer| peer.denied(&grant, error.reason()));
+                        peer.inspect(|peer| peer.denied(&grant, &error));
                         refuse(error)
                     }
                 }

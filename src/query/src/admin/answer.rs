@@ -7,6 +7,7 @@ use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 
 use crate::read::ReadError;
+use model::Named;
 use net::access::Denied;
 use net::http::AccessError;
 use net::http::json;
@@ -121,8 +122,10 @@ impl ApiError {
             ApiError::Internal => StatusCode::INTERNAL_SERVER_ERROR,
         }
     }
+}
 
-    pub(super) fn reason(&self) -> &'static str {
+impl Named for ApiError {
+    fn as_str(&self) -> &'static str {
         match self {
             ApiError::NoTokens | ApiError::FarClient => "no_tokens",
             ApiError::ForeignPage => "foreign_origin",
@@ -147,7 +150,7 @@ impl ApiError {
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let body =
-            serde_json::json!({ "error": { "reason": self.reason(), "detail": self.to_string() } });
+            serde_json::json!({ "error": { "reason": self.as_str(), "detail": self.to_string() } });
         let mut response = json(self.status(), &body);
         if self.status() == StatusCode::SERVICE_UNAVAILABLE {
             response

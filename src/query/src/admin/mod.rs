@@ -51,7 +51,7 @@ use net::http::open_tls;
 use net::http::refused_body::discard_rest;
 use net::http::server::{self, End};
 use net::tls::{Certificates, OnTls, TlsError};
-use telemetry::metrics;
+use telemetry::metrics::{self, PortName};
 
 /// All routes except those of [`api`].
 pub const ROUTES: [&str; 6] = [
@@ -129,12 +129,12 @@ impl Admin {
             let health = health.clone();
             Arc::new(move |status| health.tls(status))
         };
-        let certificates = open_tls("admin", &cfg.tls, &clock, &on_tls).await?;
+        let certificates = open_tls(PortName::Admin, &cfg.tls, &clock, &on_tls).await?;
         let listener = server::bind(cfg.listen, "admin.listen").await?;
         let addr = listener.local_addr().unwrap_or(cfg.listen);
         let access = Access::new(TokenSource::default(), addr, clock.clone());
         let port = Port::new(
-            "admin",
+            PortName::Admin,
             clock.clone(),
             cfg.connections,
             cfg.proxies.clone(),

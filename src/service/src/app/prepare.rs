@@ -58,7 +58,7 @@ impl ServiceContext {
                     self.health
                         .mode(store.mode(), prepared.mode_reason, prepared.server_version);
                     self.flusher.report(Ability::Prepare, Outcome::Success);
-                    metrics::store_mode(store.mode());
+                    metrics::store_mode(store.storage_mode(), 1.0);
                     return true;
                 }
                 Err(error) => error,

@@ -25,7 +25,7 @@ use net::access::{Credentials, GrantDefaults, Jwt, JwtKeysError, TokensError};
 use net::tls::TlsError;
 use net::tls::{Certificates, Files, Loaded as LoadedTls};
 use query::admin::{self, Health, TokenSource};
-use telemetry::metrics::ReloadResult;
+use telemetry::metrics::{PortName, ReloadResult};
 use telemetry::{audit, log, metrics};
 
 /// Applies changed settings. Clones share the state.
@@ -68,7 +68,7 @@ enum ReloadError {
     Jwt(#[from] JwtKeysError),
     #[error("{port}: {source}")]
     Certificates {
-        port: &'static str,
+        port: PortName,
         source: Box<TlsError>,
     },
     #[error(transparent)]
@@ -119,8 +119,8 @@ impl Reloader {
         let mut state = running.health.config_state();
         state.taken_over_ms = Some(at_ms);
         running.health.config(state);
-        metrics::config_taken_over(at_ms / 1000);
-        metrics::config_valid(true);
+        metrics::config_last_reload_success_timestamp_seconds((at_ms / 1000) as f64);
+        metrics::config_last_reload_successful(true);
         Reloader(Arc::new(Mutex::new(running)))
     }
 
@@ -307,14 +307,14 @@ impl Running {
             }
         };
         let result = done.result();
-        metrics::config_reload(result, 1);
-        metrics::config_valid(result != ReloadResult::Invalid);
+        metrics::config_reloads_total(result, 1);
+        metrics::config_last_reload_successful(result != ReloadResult::Invalid);
         let at_ms = self.clock.now().wall_ms;
         let mut state = self.health.config_state();
-        state.reload = Some((at_ms, result.label(), detail));
+        state.reload = Some((at_ms, result.as_str(), detail));
         if result != ReloadResult::Invalid {
             state.taken_over_ms = Some(at_ms);
-            metrics::config_taken_over(at_ms / 1000);
+            metrics::config_last_reload_success_timestamp_seconds((at_ms / 1000) as f64);
         }
         self.health.config(state);
     }

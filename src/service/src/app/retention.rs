@@ -174,7 +174,7 @@ impl ServiceContext {
                         tracing::warn!(%error, "cannot remove old readings; trying again");
                     }
                     failures += 1;
-                    metrics::readings_removals_failed(1);
+                    metrics::readings_removal_errors_total(1);
                     tokio::time::sleep(
                         backoff(&self.config)
                             .wait(failures, fastrand::f64())
@@ -208,7 +208,8 @@ impl ServiceContext {
         let is_more = removed.found >= pages_max.max(1) || removed.pages < removed.found as u64;
         let oldest_end_ms = removed.oldest_end_ms.filter(|_| is_more);
         let lag_ms = oldest_end_ms.map_or(0, |end_ms| before_ms.saturating_sub(end_ms));
-        metrics::readings_removed(removed.pages, lag_ms as f64 / 1000.0);
+        metrics::readings_removed_pages_total(removed.pages);
+        metrics::readings_removal_lag_seconds(lag_ms as f64 / 1000.0);
         Ok((hold, is_more))
     }
 

@@ -111,9 +111,9 @@ impl ServiceContext {
             ticks.tick().await;
             let usage: Vec<_> = gauges.iter().map(|g| g.get()).collect();
             let overdue_ms = usage.iter().map(|u| u.overdue_ms).max().unwrap_or(0);
-            let days = usage.iter().map(|u| u.days as u64).sum();
-            let bytes = usage.iter().map(|u| u.bytes as u64).sum();
-            metrics::rollup_pending(days, bytes, overdue_ms as f64 / 1000.0);
+            metrics::rollup_pending(usage.iter().map(|u| u.days as u64).sum::<u64>());
+            metrics::rollup_bytes(usage.iter().map(|u| u.bytes as u64).sum::<u64>());
+            metrics::rollup_overdue_seconds(overdue_ms as f64 / 1000.0);
             let is_stuck = overdue_ms >= STUCK.as_millis() as u64;
             self.health.rollup(is_stuck.then(|| {
                 format!(

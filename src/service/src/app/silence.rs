@@ -59,7 +59,8 @@ impl ServiceContext {
             return Ok(());
         };
         let counts = store.count_catalog(arrived_ms).await?;
-        metrics::sensors(counts.known, counts.arrived);
+        metrics::sensors_known(counts.known);
+        metrics::sensors_silent(counts.arrived);
         silence.note(counts);
         Ok(())
     }

@@ -112,7 +112,8 @@ impl ServiceContext {
                 let sum = |f: fn(&pipeline::latest::state::LatestUsage) -> usize| {
                     waiting.iter().map(f).sum::<usize>() as u64
                 };
-                metrics::latest_waiting(sum(|h| h.sensors), sum(|h| h.bytes));
+                metrics::latest_sensors(sum(|h| h.sensors));
+                metrics::latest_bytes(sum(|h| h.bytes));
             }
             if n.is_multiple_of(TIDY_EVERY) {
                 metrics::run_upkeep();
@@ -132,15 +133,19 @@ impl ServiceContext {
         let holding: Vec<_> = gauges.iter().map(|g| g.get()).collect();
         self.adjust_age();
         let sum = |f: fn(&ShardUsage) -> usize| holding.iter().map(f).sum::<usize>() as u64;
-        metrics::accumulate(sum(|h| h.buckets), sum(|h| h.bytes));
+        metrics::open_buckets(sum(|h| h.buckets));
+        metrics::accumulate_bytes(sum(|h| h.bytes));
         metrics::accumulate_max_bytes(self.config.accumulate.max_bytes);
         metrics::readings_in_flight(sum(|h| h.readings));
         let closed = self.admission_control.check().err();
-        metrics::intake_closed(closed.map(|why| match why {
+        let closed = closed.map(|why| match why {
             AdmissionError::Full | AdmissionError::Busy => AdmissionClosed::Full,
             AdmissionError::Stopping => AdmissionClosed::Stopping,
             AdmissionError::Broken => AdmissionClosed::Broken,
-        }));
+        });
+        for reason in AdmissionClosed::ALL {
+            metrics::intake_closed(reason, closed == Some(reason));
+        }
         self.report_journal(now, journal, oldest, journal_report);
         let health = self.health.report();
         metrics::ready(health.ready);
@@ -194,7 +199,8 @@ impl ServiceContext {
         let buckets: Vec<_> = named
             .map(|q| QuarantinedBucket::new(&q.sensor_id, q.start.0, &q.reason, q.since_wall_ms))
             .collect();
-        metrics::progress(status.stalled_ms.unwrap_or(0) as f64 / 1000.0, count as u64);
+        metrics::stalled_seconds(status.stalled_ms.unwrap_or(0) as f64 / 1000.0);
+        metrics::quarantined_buckets(count as u64);
         let why = status.stalled_ms.map(|ms| {
             let waits_for = match buckets.first() {
                 Some(bucket) => format!(
@@ -238,9 +244,11 @@ impl ServiceContext {
         let stats = journal.stats();
         self.report_oldest(now, stats.oldest_unstored_age_ms);
         metrics::journal_bytes(stats.bytes);
-        metrics::journal(stats.bytes_max, stats.unstored_entries);
-        metrics::journal_backlog(stats.unstored_bytes, stats.written_bytes);
-        metrics::journal_commit_age(stats.commit_age_ms.unwrap_or(0) as f64 / 1000.0);
+        metrics::journal_max_bytes(stats.bytes_max);
+        metrics::journal_unstored_entries(stats.unstored_entries);
+        metrics::journal_unstored_bytes(stats.unstored_bytes);
+        metrics::journal_written_bytes_total(stats.written_bytes);
+        metrics::journal_commit_age_seconds(stats.commit_age_ms.unwrap_or(0) as f64 / 1000.0);
         self.health.journal(report.observe(&stats, now.mono_ms));
     }
 

@@ -126,12 +126,7 @@ fn known(
 /// The reasons that a dead letter can have: those of the decoders, and those of readings that could
 /// not be stored.
 pub(super) fn reasons() -> BTreeSet<&'static str> {
-    let of_store = [
-        RejectCause::StoreRejected,
-        RejectCause::Quarantined,
-        RejectCause::ReadingsRemoved,
-    ]
-    .map(RejectCause::as_str);
+    let of_store = RejectCause::ALL.map(RejectCause::as_str);
     let decoders = RejectReason::ALL.iter().map(|reason| reason.as_str());
     decoders.chain(of_store).collect()
 }
@@ -147,7 +142,7 @@ fn source(text: &str) -> Result<String, UnknownName> {
         Source::Http,
         Source::Store,
     ];
-    known("source", text, &sources.map(Source::label).into())
+    known("source", text, &sources.map(Source::as_str).into())
 }
 
 #[derive(Debug, Clone, Copy, thiserror::Error)]

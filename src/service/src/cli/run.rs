@@ -7,13 +7,17 @@ use std::sync::Arc;
 use tokio::runtime::Handle;
 
 use super::output::{CONFIG_UNUSABLE, fail};
-use super::{dead_letters, disk, store};
+use super::{dead_letters, disk};
 use crate::app::Service;
 use crate::shutdown;
 use crate::systemd::Notifier;
 use config::AckMode;
+use decode::RejectReason;
 use model::{Clock, SystemClock};
-use telemetry::{audit, log, metrics};
+use pipeline::accumulate::state::RejectCause;
+use store::StoreErrorKind;
+use telemetry::metrics::{self, Source};
+use telemetry::{audit, log};
 
 /// `storing`: the runtime of the stages after the journal, unless senders wait for these.
 pub(super) async fn run(
@@ -31,10 +35,7 @@ pub(super) async fn run(
     if let Err(error) = metrics::install() {
         return fail(error);
     }
-    // A rate misses the event with which a counter appears.
-    for reason in dead_letters::reasons() {
-        metrics::dead_letter(reason, 0);
-    }
+    start_series();
     let handlers = || {
         shutdown::survive_file_size_limit()?;
         Ok((shutdown::signal()?, shutdown::hangups()?))
@@ -70,7 +71,10 @@ pub(super) async fn run(
     };
     // There, because the driver opens its connections in the runtime that its client began in.
     let of_store = config.clone();
-    let store = match storing.spawn(async move { store(&of_store).await }).await {
+    let store = match storing
+        .spawn(async move { super::store(&of_store).await })
+        .await
+    {
         Ok(Ok(store)) => Arc::new(store),
         Ok(Err(error)) if error.is_permanent() => {
             fail(error);
@@ -104,6 +108,50 @@ pub(super) async fn run(
         Err(error) => {
             tracing::error!(%error, "cannot start");
             ExitCode::FAILURE
+        }
+    }
+}
+
+/// Starts the series at zero whose labels are values of crates above `telemetry`. A rate misses the
+/// event with which a counter appears.
+fn start_series() {
+    for reason in dead_letters::reasons() {
+        metrics::dead_letters_total(reason, 0);
+    }
+    for kind in StoreErrorKind::ALL {
+        metrics::store_errors_total(kind, 0);
+    }
+    net::http::start_series();
+    ingest::listen::start_series();
+    // These are about acknowledged readings, and `queue_full` about messages that no sender repeats
+    // (QoS 0).
+    for cause in RejectCause::ALL {
+        metrics::readings_rejected_total(Source::Store, cause, 0);
+    }
+    metrics::readings_rejected_total(Source::Mqtt, RejectReason::QueueFull, 0);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn series_of_other_crates_are_there_before_their_first_event() {
+        metrics::install().unwrap();
+        start_series();
+        let text = metrics::render();
+        for series in [
+            "hourbucket_dead_letters_total{reason=\"too_old\"}",
+            "hourbucket_store_errors_total{kind=\"no_primary\"}",
+            "hourbucket_quota_exceeded_total{limit=\"readings\"}",
+            "hourbucket_http_connections_refused_total{port=\"admin\",reason=\"proxy_header\"}",
+            "hourbucket_auth_failures_total{port=\"http\",reason=\"invalid_jwt\"}",
+            "hourbucket_auth_failures_total{port=\"listen.mqtt\",reason=\"jwt\"}",
+            "hourbucket_readings_rejected_total{source=\"store\",reason=\"quarantined\"}",
+            "hourbucket_readings_rejected_total{source=\"store\",reason=\"readings_removed\"}",
+            "hourbucket_readings_rejected_total{source=\"mqtt\",reason=\"queue_full\"}",
+        ] {
+            assert!(text.contains(&format!("\n{series} ")), "{series} in {text}");
         }
     }
 }

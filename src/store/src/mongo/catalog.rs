@@ -33,7 +33,7 @@ use crate::{StoreError, StoreErrorKind};
 use model::SensorId;
 use model::catalog::{CatalogUpdate, by_sensor};
 use model::collections::CATALOG;
-use telemetry::metrics;
+use telemetry::metrics::{self, StoreCommand};
 
 /// Sensors in one round.
 const SENSORS_MAX: usize = 1000;
@@ -120,7 +120,7 @@ impl Catalog {
             rest = later;
         }
         metrics::store_command(
-            "catalog",
+            StoreCommand::Catalog,
             updates.len() as u64,
             begun.elapsed().as_secs_f64(),
         );
@@ -273,7 +273,7 @@ impl Catalog {
             collected(find.limit(limit).max_time(TIME_MAX).await?).await
         };
         let found = self.connection.ask(read).await;
-        metrics::store_command("read", 1, begun.elapsed().as_secs_f64());
+        metrics::store_command(StoreCommand::Read, 1, begun.elapsed().as_secs_f64());
         found
     }
 
@@ -314,7 +314,7 @@ impl Catalog {
             })
         };
         let counts = self.connection.ask(read).await;
-        metrics::store_command("read", 4, begun.elapsed().as_secs_f64());
+        metrics::store_command(StoreCommand::Read, 4, begun.elapsed().as_secs_f64());
         counts
     }
 

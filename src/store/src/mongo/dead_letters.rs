@@ -35,7 +35,7 @@ use crate::mongo::setup::NAMESPACE_NOT_FOUND;
 use crate::{BoxFuture, DeadLetterWritten, Evicted, StoreError, StoreErrorKind};
 use model::collections::DEAD_LETTERS;
 use model::{DeadLetter, OWN_SOURCE};
-use telemetry::metrics;
+use telemetry::metrics::{self, StoreCommand};
 
 /// Maximum dead letters per delete: their ids fit into a small command.
 const EVICTED_MAX: usize = 1000;
@@ -144,7 +144,7 @@ impl DeadLetterStore {
         let begun = Instant::now();
         let written = self.write_halved(dead_letters).await;
         metrics::store_command(
-            "dead_letter",
+            StoreCommand::DeadLetter,
             dead_letters.len() as u64,
             begun.elapsed().as_secs_f64(),
         );

@@ -453,11 +453,4 @@ impl Store for MongoStore {
     fn storage_mode(&self) -> StorageMode {
         self.detected.storage_mode()
     }
-
-    fn mode(&self) -> &'static str {
-        match self.detected.storage_mode() {
-            StorageMode::TimeSeries => "timeseries",
-            StorageMode::Bucket => "bucket",
-        }
-    }
 }

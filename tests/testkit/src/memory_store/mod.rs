@@ -435,11 +435,4 @@ impl Store for MemoryStore {
     fn storage_mode(&self) -> StorageMode {
         self.storage_mode
     }
-
-    fn mode(&self) -> &'static str {
-        match self.storage_mode {
-            StorageMode::Bucket => "bucket",
-            StorageMode::TimeSeries => "timeseries",
-        }
-    }
 }

@@ -190,7 +190,7 @@ async fn confirmation(
     let detail = "open the payload's enableUrl to allow AWS IoT to post here";
     let dead_letter = DeadLetter::keep(
         now_ms,
-        Source::Http.label(),
+        Source::Http.as_str(),
         target.written(),
         &received.bytes,
         reason,

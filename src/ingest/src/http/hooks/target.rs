@@ -132,7 +132,7 @@ impl Target {
     ) -> Option<DeadLetter> {
         let body = kept.filter(|body| !body.is_empty())?;
         let (reason, detail) = rejects.foremost()?;
-        let source = Source::Http.label();
+        let source = Source::Http.as_str();
         let topic = self.written();
         let reason = reason.as_str();
         Some(DeadLetter::keep(

@@ -103,9 +103,9 @@ async fn take(
         decoded.received_at_ms,
     );
     if all_or_nothing && !decoded.rejects.is_empty() {
-        metrics::rejected(
+        metrics::readings_rejected_total(
             Source::Http,
-            RejectReason::NotAllGood.as_str(),
+            RejectReason::NotAllGood,
             decoded.batch.len() as u64,
         );
         return Ok(dialect.nothing_taken(&decoded.rejects, &decoded.quoted));

@@ -16,6 +16,7 @@ use super::codec::{ProtocolError, Version};
 use super::frames::Head;
 use super::strict;
 use config::ListenMqtt;
+use model::Named;
 use net::access::{CredentialFault, Credentials, Denied, Grant, JwtFault, Protocol};
 use net::tls::ClientCertificate;
 
@@ -154,8 +155,18 @@ pub(super) enum ConnectError {
 }
 
 impl ConnectError {
-    /// The label `result` of the metrics.
-    pub(super) fn label(self) -> &'static str {
+    /// Whether it may be an attempt to guess or to forge credentials.
+    pub(super) fn is_guess(self) -> bool {
+        match self {
+            ConnectError::WrongCredentials => true,
+            ConnectError::Jwt(fault) => fault.is_forged(),
+            _ => false,
+        }
+    }
+}
+
+impl Named for ConnectError {
+    fn as_str(&self) -> &'static str {
         match self {
             ConnectError::NotMqtt => "malformed",
             ConnectError::Version => "version",
@@ -173,15 +184,6 @@ impl ConnectError {
             ConnectError::Properties => "protocol",
             ConnectError::PacketSize => "packet_size",
             ConnectError::Method => "auth_method",
-        }
-    }
-
-    /// Whether it may be an attempt to guess or to forge credentials.
-    pub(super) fn is_guess(self) -> bool {
-        match self {
-            ConnectError::WrongCredentials => true,
-            ConnectError::Jwt(fault) => fault.is_forged(),
-            _ => false,
         }
     }
 }

@@ -43,7 +43,7 @@ use super::shared::{NAME, Shared};
 use crate::mqtt::link::RefusedMessage;
 use config::ListenMqtt;
 use decode::RejectReason;
-use model::Now;
+use model::{Named as _, Now};
 use net::shares::Owner;
 use net::tls::ClientCertificate;
 use telemetry::audit::{AuditEvent, AuditKind};
@@ -188,14 +188,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 Some(text),
                 CloseReason::Revoked | CloseReason::Expired | CloseReason::Certificate,
             ) => {
-                self.audit(AuditKind::AccessEnded, end.label())
+                self.audit(AuditKind::AccessEnded, end.as_str())
                     .detail(text)
                     .record();
             }
             (Some(text), _) => self
                 .shared
                 .logs
-                .disconnected(&self.client, end.label(), text),
+                .disconnected(&self.client, end.as_str(), text),
             (None, _) => {}
         }
         // Messages that are safe by now are still acknowledged, unless the device has left.
@@ -307,8 +307,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         if let Some(exceeded) = &pause
             && !self.is_paused
         {
+            metrics::quota_exceeded_total(exceeded.limit, 1);
             let limit = exceeded.limit.as_str();
-            metrics::quota_exceeded(limit);
             self.audit(AuditKind::QuotaExceeded, limit).record();
         }
         self.is_paused = pause.is_some();

@@ -46,26 +46,16 @@ pub struct RejectedRows {
     pub acks: Acks,
 }
 
-/// Why acknowledged readings become dead letters.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RejectCause {
-    /// The store refuses them permanently.
-    StoreRejected,
-    /// Reads or writes of their bucket have failed for too long.
-    Quarantined,
-    /// The readings of their bucket were removed, so they cannot be compared with them
-    /// ([`store::retention`]).
-    ReadingsRemoved,
-}
-
-impl RejectCause {
-    /// The `reason` of the dead letters and of the metrics.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            RejectCause::StoreRejected => "store_rejected",
-            RejectCause::Quarantined => "quarantined",
-            RejectCause::ReadingsRemoved => "readings_removed",
-        }
+model::closed_set! {
+    /// Why acknowledged readings become dead letters.
+    pub enum RejectCause {
+        /// The store refuses them permanently.
+        StoreRejected => "store_rejected",
+        /// Reads or writes of their bucket have failed for too long.
+        Quarantined => "quarantined",
+        /// The readings of their bucket were removed, so they cannot be compared with them
+        /// ([`store::retention`]).
+        ReadingsRemoved => "readings_removed",
     }
 }
 

@@ -177,7 +177,7 @@ impl Health {
 
     /// The state of a port's certificates.
     pub fn tls(&self, status: TlsStatus) {
-        self.write().tls.insert(status.port, status);
+        self.write().tls.insert(status.port.as_str(), status);
     }
 
     /// Replaces the state of the settings.
@@ -261,7 +261,7 @@ impl Health {
         };
         let mqtt = state.mqtt.iter().map(broker).collect();
         let tls = |status: &TlsStatus| TlsReport {
-            port: status.port,
+            port: status.port.as_str(),
             not_after: rfc3339(status.not_after_s.saturating_mul(1000)),
             problem: status.problem.clone(),
         };

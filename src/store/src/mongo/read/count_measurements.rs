@@ -24,7 +24,7 @@ use crate::mongo::write::recompute_summary::Rewrite;
 use crate::retention::Extent;
 use crate::{LoadedBucket, LoadedPage, StoreError, StoreErrorKind};
 use model::{ReadingKey, StorageMode};
-use telemetry::metrics;
+use telemetry::metrics::{self, StoreCommand};
 
 /// Maximum sensors per command.
 const SENSORS_MAX: usize = 100;
@@ -147,7 +147,11 @@ impl Load<'_> {
             let begun = Instant::now();
             let recompute = &self.loader.recompute;
             let recomputed = recompute.recompute(&request.bucket, Rewrite::IfWrong).await;
-            metrics::store_command("recount", 1, begun.elapsed().as_secs_f64());
+            metrics::store_command(
+                StoreCommand::CountMeasurements,
+                1,
+                begun.elapsed().as_secs_f64(),
+            );
             let recomputed = recomputed.map_err(|e| command_error(&e))?;
             is_removed = recomputed.is_removed;
             self.slots_of(r, |bucket| {

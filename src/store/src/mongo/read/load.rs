@@ -35,7 +35,7 @@ use crate::mongo::write::recompute_summary::SummaryRecompute;
 use crate::{LoadRequest, LoadResult, LoadedBucket, LoadedPage, StoreError, StoreErrorKind};
 use model::collections::BUCKETS;
 use model::{BucketKey, StorageMode};
-use telemetry::metrics;
+use telemetry::metrics::{self, StoreCommand};
 
 /// Maximum pages per `find`: without readings, and in bytes of readings as reported by the heads.
 const HEADS_MAX: usize = 500;
@@ -103,7 +103,11 @@ impl Loader {
     ) -> Result<Vec<LoadResult>, StoreError> {
         let begun = Instant::now();
         let answers = self.load_each(requests, within).await;
-        metrics::store_command("load", requests.len() as u64, begun.elapsed().as_secs_f64());
+        metrics::store_command(
+            StoreCommand::Load,
+            requests.len() as u64,
+            begun.elapsed().as_secs_f64(),
+        );
         match self.common_error(&answers) {
             Some(error) => Err(error),
             None => Ok(answers),

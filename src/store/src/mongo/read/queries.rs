@@ -30,6 +30,7 @@ use crate::reading::{
 use crate::summaries::{EdgeQuery, Edges, SummaryQuery, SummaryResults};
 use model::collections::{DEAD_LETTERS, LATEST};
 use model::{BucketKey, BucketStart, Rows, SensorId, StorageMode, keep_newer};
+use telemetry::metrics::{self, StoreCommand};
 
 /// Maximum pages in one result, and their maximum bytes.
 const PAGES_MAX: usize = 2000;
@@ -92,7 +93,7 @@ impl Reader {
         self.detected.check_prepared()?;
         let begun = Instant::now();
         let result = self.connection.ask(operation).await;
-        telemetry::metrics::store_command("read", 1, begun.elapsed().as_secs_f64());
+        metrics::store_command(StoreCommand::Read, 1, begun.elapsed().as_secs_f64());
         result
     }
 

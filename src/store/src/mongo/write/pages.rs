@@ -14,7 +14,7 @@ use crate::mongo::error::{
 use crate::mongo::pack;
 use crate::{BoxFuture, PageWriteResult, StoreError, StoreErrorKind};
 use model::{Gate, PageKind, PageWrite};
-use telemetry::metrics;
+use telemetry::metrics::{self, StoreCommand};
 
 /// Writes documents of `sensor_buckets`.
 #[derive(Debug, Clone)]
@@ -40,9 +40,9 @@ impl PageWriter {
     ) -> BoxFuture<'a, Result<Vec<PageWriteResult>, StoreError>> {
         Box::pin(async move {
             let kind = if writes[0].kind == PageKind::Create {
-                "insert"
+                StoreCommand::Insert
             } else {
-                "update"
+                StoreCommand::Update
             };
             let options = self.connection.options();
             let uses_gates = self.detected.uses_gates();

@@ -12,7 +12,7 @@ use crate::mongo::connection::Connection;
 use crate::mongo::error::{command_error, describe};
 use crate::{BoxFuture, LatestWriteResult, StoreError, StoreErrorKind};
 use model::LatestUpdate;
-use telemetry::metrics;
+use telemetry::metrics::{self, StoreCommand};
 
 /// A command has at most as many bytes as a document; the server adds 16 KiB for its own fields.
 const COMMAND_BYTES_MAX: usize = 16 << 20;
@@ -93,7 +93,7 @@ impl LatestWriter {
                 let begun = Instant::now();
                 let result = self.connection.run_raw(command).await;
                 metrics::store_command(
-                    "latest",
+                    StoreCommand::Latest,
                     updates.len() as u64,
                     begun.elapsed().as_secs_f64(),
                 );

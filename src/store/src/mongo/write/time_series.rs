@@ -38,7 +38,7 @@ use crate::{PageWriteResult, StoreError, StoreErrorKind};
 use model::collections::READINGS;
 use model::rows::Row;
 use model::{PageKind, PageWrite};
-use telemetry::metrics;
+use telemetry::metrics::{self, StoreCommand};
 
 /// Maximum bytes per command, below the 16 MiB limit of a raw command.
 const COMMAND_BYTES_MAX: usize = 12 << 20;
@@ -145,7 +145,7 @@ impl SeriesWriter {
             let took = begun.elapsed();
             size.note(packer.last.len(), took, matches!(result, Ok(Ok(_))));
             metrics::store_command(
-                "measurement",
+                StoreCommand::Measurement,
                 packer.statements(begun_at),
                 took.as_secs_f64(),
             );
