@@ -2,36 +2,24 @@
 //! there is no answer that could show them. Called once per message or request at most.
 
 use std::collections::BTreeSet;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
+use super::lock;
 use super::metrics::Source;
 
 /// Texts that are logged. The senders' names of members are in them, so there may be any number.
 const TEXTS_MAX: usize = 100;
 
-struct Logged(BTreeSet<String>);
+static LOGGED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 
-impl Logged {
-    const fn new() -> Logged {
-        Logged(BTreeSet::new())
-    }
-
-    /// Whether the text is to be logged now.
-    fn is_new(&mut self, text: &str) -> bool {
-        if self.0.contains(text) || self.0.len() >= TEXTS_MAX {
-            return false;
-        }
-        self.0.insert(text.to_owned())
-    }
+/// Whether the text is to be logged now.
+fn is_new(logged: &mut BTreeSet<String>, text: &str) -> bool {
+    !logged.contains(text) && logged.len() < TEXTS_MAX && logged.insert(text.to_owned())
 }
-
-static LOGGED: Mutex<Logged> = Mutex::new(Logged::new());
 
 /// Logs a hint, unless it was logged before. `sender`: the topic, token id or route.
 pub fn note(source: Source, sender: &str, hint: &str) {
-    let mut logged = LOGGED.lock().unwrap_or_else(PoisonError::into_inner);
-    let is_new = logged.is_new(hint);
-    drop(logged);
+    let is_new = is_new(&mut lock(&LOGGED), hint);
     if is_new {
         tracing::info!(
             source = source.as_str(),
@@ -48,9 +36,10 @@ mod tests {
 
     #[test]
     fn a_text_is_logged_once_and_their_number_is_limited() {
-        let mut logged = Logged::new();
-        assert!(logged.is_new("a") && !logged.is_new("a") && logged.is_new("b"));
-        let more = (0..1000).filter(|i| logged.is_new(&i.to_string())).count();
+        let mut logged = BTreeSet::new();
+        let mut is_new = |text: &str| is_new(&mut logged, text);
+        assert!(is_new("a") && !is_new("a") && is_new("b"));
+        let more = (0..1000).filter(|i| is_new(&i.to_string())).count();
         assert_eq!(more, TEXTS_MAX - 2);
     }
 }

@@ -4,8 +4,9 @@
 use std::io::IsTerminal;
 use std::sync::OnceLock;
 
-use tracing_subscriber::EnvFilter;
-use tracing_subscriber::util::TryInitError;
+use tracing_subscriber::layer::{Layer as _, SubscriberExt as _};
+use tracing_subscriber::util::{SubscriberInitExt as _, TryInitError};
+use tracing_subscriber::{EnvFilter, Registry, fmt, reload};
 
 use config::{Log, LogFormat};
 
@@ -32,44 +33,28 @@ pub enum LogError {
     Installed(#[from] TryInitError),
     /// The subscriber no longer exists.
     #[error("cannot change log.level: {0}")]
-    Reload(#[from] tracing_subscriber::reload::Error),
+    Reload(#[from] reload::Error),
 }
 
-/// Replaces the filter of the installed log.
-type SetFilter =
-    Box<dyn Fn(EnvFilter) -> Result<(), tracing_subscriber::reload::Error> + Send + Sync>;
-
-static SET_FILTER: OnceLock<SetFilter> = OnceLock::new();
+static FILTER: OnceLock<reload::Handle<EnvFilter, Registry>> = OnceLock::new();
 
 /// Installs the global log. Call once per process.
 ///
 /// # Errors
 /// The filter is invalid, or another log is already installed.
 pub fn init(log: &Log) -> Result<(), LogError> {
-    use tracing_subscriber::util::SubscriberInitExt as _;
-
-    let filter = EnvFilter::try_new(directives(&log.level))?;
-    let builder = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr);
-    let set: SetFilter = match log.format {
-        LogFormat::Text => {
-            let builder = builder
-                .with_ansi(std::io::stderr().is_terminal())
-                .with_filter_reloading();
-            let handle = builder.reload_handle();
-            builder.finish().try_init()?;
-            Box::new(move |filter| handle.reload(filter))
-        }
-        LogFormat::Json => {
-            let builder = builder.json().flatten_event(true).with_filter_reloading();
-            let handle = builder.reload_handle();
-            builder.finish().try_init()?;
-            Box::new(move |filter| handle.reload(filter))
-        }
+    let (filter, handle) = reload::Layer::new(EnvFilter::try_new(directives(&log.level))?);
+    let lines = fmt::layer().with_writer(std::io::stderr);
+    let lines = match log.format {
+        LogFormat::Text => lines.with_ansi(std::io::stderr().is_terminal()).boxed(),
+        LogFormat::Json => lines.json().flatten_event(true).boxed(),
     };
+    tracing_subscriber::registry()
+        .with(filter)
+        .with(lines)
+        .try_init()?;
     // Only a second call could find it set, and its `try_init` fails above.
-    let _ = SET_FILTER.set(set);
+    let _ = FILTER.set(handle);
     Ok(())
 }
 
@@ -79,32 +64,20 @@ pub fn init(log: &Log) -> Result<(), LogError> {
 /// The filter is invalid.
 pub fn set_level(level: &str) -> Result<(), LogError> {
     let filter = EnvFilter::try_new(directives(level))?;
-    SET_FILTER
-        .get()
-        .map_or(Ok(()), |set| set(filter))
-        .map_err(LogError::from)
+    let handle = FILTER.get();
+    handle.map_or(Ok(()), |handle| Ok(handle.reload(filter)?))
 }
 
 /// Adds directives that limit the [`QUIET`] libraries to `warn`. The setting follows them and takes
 /// precedence: a directive for a library replaces its limit. A general level of `error` or `off` is
 /// stricter than `warn`, so nothing is added.
 fn directives(level: &str) -> String {
-    let general = level
-        .split(',')
-        .map(str::trim)
-        .rfind(|part| !part.contains('='))
-        .unwrap_or("off");
-    if ["off", "error"]
-        .iter()
-        .any(|quiet| general.eq_ignore_ascii_case(quiet))
-    {
-        return level.to_owned();
+    let mut parts = level.split(',').map(str::trim);
+    let general = parts.rfind(|part| !part.contains('=')).unwrap_or("off");
+    match general.to_ascii_lowercase().as_str() {
+        "off" | "error" => level.to_owned(),
+        _ => QUIET.map(|library| format!("{library}=warn,")).concat() + level,
     }
-    QUIET
-        .iter()
-        .map(|library| format!("{library}=warn,"))
-        .chain([level.to_owned()])
-        .collect()
 }
 
 #[cfg(test)]

@@ -1,8 +1,10 @@
 //! Rate-limited log lines: an event that a peer can cause any number of times gets a few lines a
 //! minute ([`LINES_MAX`]), and then one line with the number of suppressed lines.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
+
+use super::lock;
 
 /// Lines of one kind within [`LOG_EVERY`].
 const LINES_MAX: u32 = 10;
@@ -57,24 +59,15 @@ impl LineLimit {
     /// Writes a line, or counts it.
     pub fn line(&self, now_ms: u64, write: impl FnOnce()) {
         self.end(now_ms);
-        // Two numbers and a time, each valid by itself, so the lock stays usable after a panic.
-        if self
-            .quota
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .allows(now_ms)
-        {
+        let allows = lock(&self.quota).allows(now_ms);
+        if allows {
             write();
         }
     }
 
     /// Logs the number of suppressed lines if the period is over.
     pub fn end(&self, now_ms: u64) {
-        let suppressed = self
-            .quota
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .end(now_ms);
+        let suppressed = lock(&self.quota).end(now_ms);
         if let Some(suppressed) = suppressed {
             tracing::warn!(
                 suppressed,

@@ -3,10 +3,10 @@
 //! metrics; global to the process, like them.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{LazyLock, Mutex};
 
 use super::metrics::Source;
-use super::tail;
+use super::{lock, tail};
 use model::DeadLetter;
 
 /// Entries. When there are more, the least recently updated ones are evicted.
@@ -32,104 +32,102 @@ pub struct Rejected {
     pub detail: String,
 }
 
+/// A rejected message or rejected readings, for [`note`].
+#[derive(Debug, Clone, Copy)]
+pub struct Reject<'a> {
+    /// Where it comes from.
+    pub source: Source,
+    /// As in [`Rejected`].
+    pub name: &'a str,
+    /// The label `reason`.
+    pub reason: &'a str,
+    /// Readings, or messages for MQTT.
+    pub count: u64,
+    /// Description for a person.
+    pub detail: &'a str,
+    /// In milliseconds since 1970.
+    pub at_ms: i64,
+}
+
 /// Source, name and reason.
-type Key = (&'static str, String, String);
+type Key = (Source, String, String);
+
+#[derive(Default)]
+struct Entry {
+    /// The turn of its last change.
+    turn: u64,
+    count: u64,
+    last_at_ms: i64,
+    detail: String,
+}
 
 #[derive(Default)]
 struct Table {
-    /// Each entry with the turn of its last change.
-    entries: HashMap<Key, (u64, Rejected)>,
+    entries: HashMap<Key, Entry>,
     /// Incremented with every change, so that the order does not depend on the clock.
     turn: u64,
 }
 
-static TABLE: Mutex<Option<Table>> = Mutex::new(None);
+static TABLE: LazyLock<Mutex<Table>> = LazyLock::new(Mutex::default);
 
-fn with<T>(f: impl FnOnce(&mut Table) -> T) -> T {
-    f(TABLE
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner)
-        .get_or_insert_with(Table::default))
-}
-
-/// Records a rejected message or rejected readings.
-pub fn note(source: Source, name: &str, reason: &str, n: u64, detail: &str, at_ms: i64) {
-    with(|table| table.note(source.as_str(), name, reason, n, detail, at_ms));
-    tail::rejected(source.as_str(), name, reason, n, detail, at_ms);
+/// Records it.
+pub fn note(reject: Reject<'_>) {
+    lock(&TABLE).note(reject);
+    tail::rejected(reject);
 }
 
 /// Records messages that were rejected in whole or in part.
 pub fn note_dead_letters(source: Source, dead_letters: &[DeadLetter]) {
     for dead_letter in dead_letters {
-        note(
+        note(Reject {
             source,
-            &dead_letter.topic,
-            &dead_letter.reason,
-            1,
-            &dead_letter.detail,
-            dead_letter.received_at_ms,
-        );
+            name: &dead_letter.topic,
+            reason: &dead_letter.reason,
+            count: 1,
+            detail: &dead_letter.detail,
+            at_ms: dead_letter.received_at_ms,
+        });
     }
 }
 
 /// The most recently updated entries, newest first, at most `max`.
 pub fn latest(max: usize) -> Vec<Rejected> {
-    with(|table| table.latest(max))
+    lock(&TABLE).latest(max)
 }
 
 impl Table {
-    fn note(
-        &mut self,
-        source: &'static str,
-        name: &str,
-        reason: &str,
-        n: u64,
-        detail: &str,
-        at_ms: i64,
-    ) {
-        let key = (source, cut(name, NAME_MAX).to_owned(), reason.to_owned());
+    fn note(&mut self, of: Reject<'_>) {
+        let name = cut(of.name, NAME_MAX).to_owned();
         self.turn += 1;
-        let (turn, entry) = self
+        let entry = self
             .entries
-            .entry(key)
-            .or_insert_with_key(|(source, name, reason)| {
-                let name = name.clone();
-                let reason = reason.clone();
-                let detail = String::new();
-                (
-                    0,
-                    Rejected {
-                        source,
-                        name,
-                        reason,
-                        count: 0,
-                        last_at_ms: at_ms,
-                        detail,
-                    },
-                )
-            });
-        *turn = self.turn;
-        entry.count += n;
-        entry.last_at_ms = at_ms;
-        entry.detail.clear();
-        entry.detail.push_str(cut(detail, DETAIL_MAX));
+            .entry((of.source, name, of.reason.to_owned()))
+            .or_default();
+        entry.turn = self.turn;
+        entry.count += of.count;
+        entry.last_at_ms = of.at_ms;
+        cut(of.detail, DETAIL_MAX).clone_into(&mut entry.detail);
         if self.entries.len() > ENTRIES_MAX {
             // Evicts a quarter, so that a burst of new names does not scan the table once per name.
-            let mut turns: Vec<u64> = self.entries.values().map(|(turn, _)| *turn).collect();
+            let mut turns: Vec<u64> = self.entries.values().map(|entry| entry.turn).collect();
             let (_, line, _) = turns.select_nth_unstable(ENTRIES_MAX / 4);
             let line = *line;
-            self.entries.retain(|_, (turn, _)| *turn > line);
+            self.entries.retain(|_, entry| entry.turn > line);
         }
     }
 
     fn latest(&self, max: usize) -> Vec<Rejected> {
-        let mut entries: Vec<&(u64, Rejected)> = self.entries.values().collect();
-        entries.sort_unstable_by_key(|(turn, _)| std::cmp::Reverse(*turn));
-        entries
-            .into_iter()
-            .take(max)
-            .map(|(_, entry)| entry.clone())
-            .collect()
+        let mut entries: Vec<(&Key, &Entry)> = self.entries.iter().collect();
+        entries.sort_unstable_by_key(|(_, entry)| std::cmp::Reverse(entry.turn));
+        let shown = |((source, name, reason), entry): (&Key, &Entry)| Rejected {
+            source: source.as_str(),
+            name: name.clone(),
+            reason: reason.clone(),
+            count: entry.count,
+            last_at_ms: entry.last_at_ms,
+            detail: entry.detail.clone(),
+        };
+        entries.into_iter().take(max).map(shown).collect()
     }
 }
 
@@ -146,12 +144,29 @@ fn cut(text: &str, max: usize) -> &str {
 mod tests {
     use super::*;
 
+    fn reject<'a>(
+        name: &'a str,
+        reason: &'a str,
+        count: u64,
+        detail: &'a str,
+        at_ms: i64,
+    ) -> Reject<'a> {
+        Reject {
+            source: Source::Mqtt,
+            name,
+            reason,
+            count,
+            detail,
+            at_ms,
+        }
+    }
+
     #[test]
     fn the_table_counts_by_sender_and_reason_and_drops_the_oldest() {
         let mut table = Table::default();
-        table.note("mqtt", "a/b", "too_old", 2, "first", 1);
-        table.note("mqtt", "a/b", "too_old", 3, &"ü".repeat(400), 5);
-        table.note("mqtt", "a/b", "no_values", 1, "x", 6);
+        table.note(reject("a/b", "too_old", 2, "first", 1));
+        table.note(reject("a/b", "too_old", 3, &"ü".repeat(400), 5));
+        table.note(reject("a/b", "no_values", 1, "x", 6));
         let found = table.latest(9);
         assert_eq!(
             found
@@ -165,10 +180,10 @@ mod tests {
             (5, DETAIL_MAX)
         );
         for i in 0..5000 {
-            table.note("http", &format!("t{i}"), "too_old", 1, "", i);
+            table.note(reject(&format!("t{i}"), "too_old", 1, "", i));
             assert!(table.entries.len() <= ENTRIES_MAX);
         }
         assert_eq!(table.latest(1)[0].name, "t4999");
-        assert!(!table.entries.values().any(|(_, r)| r.name == "a/b"));
+        assert!(!table.entries.keys().any(|(_, name, _)| name == "a/b"));
     }
 }

@@ -8,12 +8,14 @@
 //! its sender means.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex};
 
 use serde_json::{Map, Value, json};
 use tokio::sync::mpsc;
 
+use super::lock;
 use super::metrics::Source;
+use super::rejected::Reject;
 use model::{ReadingBatch, ReadingRef, SensorPatterns, Tags, ValueRef, rfc3339};
 
 /// Watchers at a time.
@@ -57,17 +59,14 @@ impl View {
 
 #[derive(Debug)]
 struct Watcher {
-    view: RwLock<View>,
+    view: Mutex<View>,
     lines: mpsc::Sender<String>,
     dropped: AtomicU64,
 }
 
 impl Watcher {
     fn view(&self) -> View {
-        self.view
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        lock(&self.view).clone()
     }
 
     fn send(&self, line: String) {
@@ -94,13 +93,13 @@ pub struct TooManyWatchers;
 /// # Errors
 /// There are too many watchers.
 pub fn watch(view: View) -> Result<Watch, TooManyWatchers> {
-    let mut watchers = WATCHERS.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut watchers = lock(&WATCHERS);
     if watchers.len() >= WATCHERS_MAX {
         return Err(TooManyWatchers);
     }
     let (tx, lines) = mpsc::channel(QUEUE_MAX);
     let watcher = Arc::new(Watcher {
-        view: RwLock::new(view),
+        view: Mutex::new(view),
         lines: tx,
         dropped: AtomicU64::new(0),
     });
@@ -125,17 +124,13 @@ impl Watch {
 
     /// Changes its permissions, from the next batch on.
     pub fn allow(&self, allowed: Option<SensorPatterns>) {
-        self.watcher
-            .view
-            .write()
-            .unwrap_or_else(PoisonError::into_inner)
-            .allowed = allowed;
+        lock(&self.watcher.view).allowed = allowed;
     }
 }
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        let mut watchers = WATCHERS.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut watchers = lock(&WATCHERS);
         watchers.retain(|watcher| !Arc::ptr_eq(watcher, &self.watcher));
         WATCHING.store(watchers.len(), Ordering::Relaxed);
     }
@@ -144,10 +139,7 @@ impl Drop for Watch {
 fn watchers() -> Vec<Arc<Watcher>> {
     match WATCHING.load(Ordering::Relaxed) {
         0 => vec![],
-        _ => WATCHERS
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone(),
+        _ => lock(&WATCHERS).clone(),
     }
 }
 
@@ -183,19 +175,13 @@ impl Shown {
     }
 }
 
-/// Rejected readings, or a message, of one sender with one reason.
-pub(super) fn rejected(
-    source: &str,
-    name: &str,
-    reason: &str,
-    count: u64,
-    detail: &str,
-    at_ms: i64,
-) {
+/// Rejected readings, or a message.
+pub(super) fn rejected(of: Reject<'_>) {
     for watcher in watchers() {
-        if watcher.view().shows_rejects(name) {
+        if watcher.view().shows_rejects(of.name) {
             let reject = json!({
-                "at": rfc3339(at_ms), "source": source, "name": name, "reason": reason, "count": count, "detail": detail,
+                "at": rfc3339(of.at_ms), "source": of.source.as_str(), "name": of.name, "reason": of.reason,
+                "count": of.count, "detail": of.detail,
             });
             watcher.send(json!({ "reject": reject }).to_string());
         }
@@ -274,8 +260,16 @@ mod tests {
         watch.allow(patterns("none"));
         readings(Source::Mqtt, &batch(&["tail-test-12"])).send();
         watch.allow(None);
-        rejected("mqtt", "a/tail-test-1/b", "too_old", 1, "x", 0);
-        rejected("mqtt", "a/other/b", "too_old", 1, "x", 0);
+        for name in ["a/tail-test-1/b", "a/other/b"] {
+            rejected(Reject {
+                source: Source::Mqtt,
+                name,
+                reason: "too_old",
+                count: 1,
+                detail: "x",
+                at_ms: 0,
+            });
+        }
         let found = next(&mut watch).await;
         assert_eq!(
             (found.len(), &found[0]["reject"]["reason"]),

@@ -23,7 +23,8 @@ use model::{BatchBuilder, DeadLetter, FieldLimiter, ReadingBatch};
 use net::access::Grant;
 use net::http::encoding::{DecompressError, Encoding};
 use telemetry::metrics::{self, Source};
-use telemetry::{hints, rejected, tail};
+use telemetry::rejected::{self, Reject};
+use telemetry::{hints, tail};
 
 /// Bodies up to this size, decompressed, are decoded in the request's task. At some 200 MB/s that
 /// blocks the thread for about a millisecond. Larger bodies are decoded on a blocking thread.
@@ -340,14 +341,14 @@ pub(super) fn count(
             .rev()
             .find(|r| r.reason == *reason)
             .map_or("", |r| &r.detail);
-        rejected::note(
-            Source::Http,
-            &sender,
-            reason.as_str(),
-            *n as u64,
+        rejected::note(Reject {
+            source: Source::Http,
+            name: &sender,
+            reason: reason.as_str(),
+            count: *n as u64,
             detail,
             at_ms,
-        );
+        });
     }
 }
 

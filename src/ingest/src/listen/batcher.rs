@@ -32,7 +32,8 @@ use model::JournalAccount;
 use model::ack::{Ack, AckOutcome};
 use net::access::Grant;
 use telemetry::metrics::{self, Source};
-use telemetry::{hints, rejected, tail};
+use telemetry::rejected::{self, Reject};
+use telemetry::{hints, tail};
 
 /// Messages that may wait for a batcher. Their bytes are bounded over all batchers
 /// ([`super::shared::BYTES_MAX`]).
@@ -232,14 +233,14 @@ impl Batcher {
                     .sender
                     .as_ref()
                     .map_or("", |grant| &*grant.id);
-                rejected::note(
-                    Source::MqttDirect,
-                    id,
-                    RejectReason::NotAllowed.as_str(),
-                    1,
-                    &detail,
-                    now_ms,
-                );
+                rejected::note(Reject {
+                    source: Source::MqttDirect,
+                    name: id,
+                    reason: RejectReason::NotAllowed.as_str(),
+                    count: 1,
+                    detail: &detail,
+                    at_ms: now_ms,
+                });
                 true
             }
             Ok(Take::Accepted(_) | Take::Skipped) => false,

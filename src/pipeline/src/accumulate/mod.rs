@@ -32,7 +32,7 @@ use state::{
 };
 use telemetry::log_limit::LineLimit;
 use telemetry::metrics::{self, Source};
-use telemetry::rejected;
+use telemetry::rejected::{self, Reject};
 
 /// The readings of one batch that belong to one shard.
 #[derive(Debug)]
@@ -432,14 +432,14 @@ impl ShardTask {
                 .note_store_rejects(readings, &detail, now.mono_ms);
         }
         metrics::readings_rejected_total(Source::Store, reason, readings);
-        rejected::note(
-            Source::Store,
-            &sensor_id,
-            reason.as_str(),
-            readings,
-            &detail,
+        rejected::note(Reject {
+            source: Source::Store,
+            name: &sensor_id,
+            reason: reason.as_str(),
+            count: readings,
+            detail: &detail,
             at_ms,
-        );
+        });
         let dead_letter = |payload| DeadLetter {
             received_at_ms: at_ms,
             source: Source::Store.as_str().into(),
