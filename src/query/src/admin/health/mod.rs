@@ -245,7 +245,6 @@ impl Health {
     pub fn report(&self) -> Report {
         let state = self.read();
         let blocking = state.blocking(self.ack);
-        let degraded = state.degraded(self.ack);
         let (mode, mode_reason, server_version) = match &state.mode {
             Some(m) => (
                 Some(m.mode),
@@ -276,11 +275,10 @@ impl Health {
         };
         let tls = state.tls.values().map(tls).collect();
         let ready = blocking.is_empty();
-        let reasons: Vec<String> = blocking.into_iter().chain(degraded).collect();
-        // Each reason has a sentence of its own; one that has none speaks for itself.
-        let summary = reasons
-            .first()
-            .map(|first| state.summary(self.ack).unwrap_or_else(|| first.clone()));
+        let mut problems = blocking;
+        problems.extend(state.degraded(self.ack));
+        let summary = problems.first().map(|worst| worst.sentence.clone());
+        let reasons = problems.into_iter().map(|problem| problem.reason).collect();
         let http = state.http.clone();
         let journal = state.journal.clone();
         let quarantine = state.quarantine.buckets.clone();
@@ -324,174 +322,196 @@ fn about(seconds: u64) -> String {
     }
 }
 
+/// Something that is wrong. Its sentence says only what this problem shows, so that it is true
+/// whatever else is wrong.
+struct Problem {
+    /// For `reasons`: the details, for an operator.
+    reason: String,
+    /// For `summary`, if no problem is worse: for people.
+    sentence: String,
+}
+
+impl Problem {
+    fn new(reason: impl Into<String>, sentence: impl Into<String>) -> Problem {
+        Problem {
+            reason: reason.into(),
+            sentence: sentence.into(),
+        }
+    }
+}
+
 impl State {
-    /// Problems that prevent readiness.
-    fn blocking(&self, ack: AckMode) -> Vec<String> {
-        let mut reasons = Vec::new();
+    /// Problems that prevent readiness, the worst first.
+    fn blocking(&self, ack: AckMode) -> Vec<Problem> {
+        let mut problems = Vec::new();
         if let Some(broken) = &self.broken {
-            reasons.push(format!("broken: {broken}; restart the service"));
+            problems.push(Problem::new(
+                format!("broken: {broken}; restart the service"),
+                "A part of the service has failed; it accepts no readings until it is restarted.",
+            ));
         }
         if self.stopping {
-            reasons.push("stopping".to_owned());
+            problems.push(Problem::new("stopping", "The service is stopping."));
         } else if !self.started {
-            reasons.push("starting".to_owned());
+            problems.push(Problem::new("starting", "The service is starting."));
         }
         let journal = self.journal.as_ref();
         if let Some(journal) = journal.filter(|j| j.full) {
-            reasons.push(match &journal.disk_error {
-                Some(error) => format!(
-                    "journal: full, its disk refuses writes: {error}; readings are rejected until it \
-                     takes them"
+            problems.push(match &journal.disk_error {
+                Some(error) => Problem::new(
+                    format!(
+                        "journal: full, its disk refuses writes: {error}; readings are rejected \
+                         until it takes them"
+                    ),
+                    format!(
+                        "The journal's disk refuses writes ({error}): readings are refused, and \
+                         their senders send them again."
+                    ),
                 ),
-                None => "journal: full (journal.max_bytes); readings are rejected until the store \
-                         has caught up"
-                    .to_owned(),
+                None => Problem::new(
+                    "journal: full (journal.max_bytes); readings are rejected until the store has \
+                     caught up",
+                    "The journal is full: readings are refused, and their senders send them again, \
+                     until MongoDB has caught up.",
+                ),
             });
         }
         if let Some(seconds) = journal.and_then(|j| j.hangs_seconds) {
-            reasons.push(format!(
-                "journal: its disk has not completed a write for {seconds} s; readings are not \
-                 acknowledged until it does"
+            problems.push(Problem::new(
+                format!(
+                    "journal: its disk has not completed a write for {seconds} s; readings are not \
+                     acknowledged until it does"
+                ),
+                "The journal's disk does not answer: readings are not acknowledged, and their \
+                 senders send them again.",
             ));
         }
-        if ack == AckMode::Stored {
-            reasons.extend(self.store.essential_reasons());
-        }
-        reasons
-    }
-
-    /// Problems that do not prevent readiness.
-    fn degraded(&self, ack: AckMode) -> Vec<String> {
-        let mut reasons = Vec::new();
-        if ack == AckMode::Journal {
-            let essential = self.store.essential_reasons();
-            reasons.extend(
-                essential
-                    .into_iter()
-                    .map(|reason| format!("{reason}; the journal keeps the readings")),
-            );
-        }
-        reasons.extend(self.store.other_reasons());
-        reasons.extend(
-            self.collections
-                .as_ref()
-                .map(|why| format!("collections: {why}")),
-        );
-        reasons.extend(self.stalled.clone());
-        reasons.extend(self.rollup.clone());
-        reasons.extend(self.quarantined());
-        reasons.extend(
-            self.store_rejects
-                .as_ref()
-                .map(|why| format!("store: {why}")),
-        );
-        for (broker, state) in self.mqtt.iter().filter(|(_, state)| !state.connected) {
-            let detail = state.detail.as_deref().unwrap_or("not connected");
-            reasons.push(format!("mqtt {broker}: {detail}"));
-        }
-        for (port, problem) in self
-            .tls
-            .values()
-            .filter_map(|tls| Some((tls.port, tls.problem.as_ref()?)))
+        if ack == AckMode::Stored
+            && let Some(trouble) = self.store.trouble()
         {
-            reasons.push(format!("tls {port}: {problem}"));
+            let sentence = format!(
+                "{}: readings are refused, and their senders send them again.",
+                trouble.sentence()
+            );
+            let reasons = self.store.essential_reasons().into_iter();
+            problems.extend(reasons.map(|reason| Problem::new(reason, sentence.as_str())));
         }
-        if let Some(why) = self.config.invalid() {
-            reasons.push(format!(
-                "config: reload failed, the previous settings stay in effect: {why}"
-            ));
-        }
-        reasons
+        problems
     }
 
-    /// The worst problem in one sentence, for people; `None` if none is known that has one.
-    fn summary(&self, ack: AckMode) -> Option<String> {
-        let journal = self.journal.clone().unwrap_or_default();
-        let room = match journal.lasts_seconds {
-            Some(seconds) => format!("room for {}", about(seconds)),
-            None => "with room for more".to_owned(),
-        };
-        let away = self
-            .mqtt
-            .values()
-            .filter(|broker| !broker.connected)
-            .count();
-        let summary = if self.broken.is_some() {
-            "A part of the service has failed; it accepts no readings until it is restarted."
-                .to_owned()
-        } else if self.stopping {
-            "The service is stopping.".to_owned()
-        } else if !self.started {
-            "The service is starting.".to_owned()
-        } else if let Some(error) = &journal.disk_error {
-            format!(
-                "The journal's disk refuses writes ({error}): readings are refused, and their \
-                 senders send them again."
+    /// Problems that do not prevent readiness, the worst first.
+    fn degraded(&self, ack: AckMode) -> Vec<Problem> {
+        let mut problems = Vec::new();
+        if ack == AckMode::Journal
+            && let Some(trouble) = self.store.trouble()
+        {
+            let sentence = format!(
+                "{}; readings are kept in the journal{}.",
+                trouble.sentence(),
+                self.room()
+            );
+            let reasons = self.store.essential_reasons().into_iter();
+            problems.extend(reasons.map(|reason| {
+                let reason = format!("{reason}; the journal keeps the readings");
+                Problem::new(reason, sentence.as_str())
+            }));
+        }
+        problems.extend(self.collections.as_ref().map(|why| {
+            Problem::new(
+                format!("collections: {why}"),
+                "A collection in MongoDB was dropped or replaced while the service runs.",
             )
-        } else if journal.full {
-            "The journal is full: readings are refused, and their senders send them again, until \
-             MongoDB has caught up."
-                .to_owned()
-        } else if journal.hangs_seconds.is_some() {
-            "The journal's disk does not answer: readings are not acknowledged, and their senders \
-             send them again."
-                .to_owned()
-        } else if let Some(trouble) = self.store.trouble() {
-            let trouble = trouble.sentence();
-            match ack {
-                AckMode::Journal => {
-                    format!("{trouble}; readings are kept in the journal, {room}.")
-                }
-                AckMode::Stored => {
-                    format!("{trouble}: readings are refused, and their senders send them again.")
-                }
-            }
-        } else if self.collections.is_some() {
-            "A collection in MongoDB was dropped or replaced while the service runs.".to_owned()
-        } else if self.stalled.is_some() && self.quarantine.count == 0 {
-            let kept = match ack {
-                AckMode::Journal => format!("they are kept in the journal, {room}"),
-                AckMode::Stored => "they are not acknowledged until they are".to_owned(),
+        }));
+        let quarantined = self.quarantined();
+        problems.extend(self.stalled.as_ref().map(|why| {
+            let sentence = match (&quarantined, ack) {
+                (Some(quarantined), _) => quarantined.sentence.clone(),
+                (None, AckMode::Journal) => format!(
+                    "MongoDB answers, but some readings are not being stored; they are kept in the \
+                     journal{}.",
+                    self.room()
+                ),
+                (None, AckMode::Stored) => "MongoDB answers, but some readings are not being \
+                    stored; they are not acknowledged until they are."
+                    .to_owned(),
             };
-            format!("MongoDB answers, but readings are not being stored; {kept}.")
-        } else if away > 0 {
-            let of = self.mqtt.len();
-            format!(
-                "{away} of {of} MQTT brokers cannot be reached or refuse a subscription: messages \
-                 do not arrive."
+            Problem::new(why, sentence)
+        }));
+        problems.extend(self.brokers_away());
+        problems.extend(quarantined);
+        if let Some(others) = self.store.others_that_fail() {
+            let sentence = format!("MongoDB stores readings, but these requests fail: {others}.");
+            let reasons = self.store.other_reasons().into_iter();
+            problems.extend(reasons.map(|reason| Problem::new(reason, sentence.as_str())));
+        }
+        problems.extend(self.store_rejects.as_ref().map(|why| {
+            Problem::new(
+                format!("store: {why}"),
+                "MongoDB rejects readings because of their content; they are kept as dead letters.",
             )
-        } else if self.quarantine.count > 0 {
-            format!(
-                "MongoDB keeps failing {} buckets; all others are stored.",
-                self.quarantine.count
+        }));
+        problems.extend(self.tls.iter().filter_map(|(port, tls)| {
+            Some(Problem::new(
+                format!("tls {port}: {}", tls.problem.as_ref()?),
+                "The TLS files of a port need attention: a certificate or a revocation list.",
+            ))
+        }));
+        problems.extend(self.rollup.as_ref().map(|why| {
+            Problem::new(
+                why,
+                "Readings are stored, but the daily summaries are behind.",
             )
-        } else if let Some(others) = self.store.others_that_fail() {
-            format!("MongoDB stores readings, but these requests fail: {others}.")
-        } else if self.store_rejects.is_some() {
-            "MongoDB rejects readings because of their content; they are kept as dead letters."
-                .to_owned()
-        } else if self.tls.values().any(|tls| tls.problem.is_some()) {
-            "The TLS files of a port need attention: a certificate or a revocation list.".to_owned()
-        } else if self.rollup.is_some() {
-            "Readings are stored, but the daily summaries are behind.".to_owned()
-        } else if self.config.invalid().is_some() {
-            "The new settings are invalid; the previous ones stay in effect.".to_owned()
-        } else {
-            return None;
-        };
-        Some(summary)
+        }));
+        problems.extend(self.config.invalid().map(|why| {
+            Problem::new(
+                format!("config: reload failed, the previous settings stay in effect: {why}"),
+                "The new settings are invalid; the previous ones stay in effect.",
+            )
+        }));
+        problems
     }
 
-    fn quarantined(&self) -> Option<String> {
+    /// The room of the journal, as the end of a sentence; empty while it is not known.
+    fn room(&self) -> String {
+        match self.journal.as_ref().map(|journal| journal.lasts_seconds) {
+            Some(Some(seconds)) => format!(", room for {}", about(seconds)),
+            Some(None) => ", with room for more".to_owned(),
+            None => String::new(),
+        }
+    }
+
+    fn brokers_away(&self) -> Vec<Problem> {
+        let away = || self.mqtt.iter().filter(|(_, broker)| !broker.connected);
+        let sentence = format!(
+            "{} of {} MQTT brokers cannot be reached or refuse a subscription: messages do not \
+             arrive.",
+            away().count(),
+            self.mqtt.len()
+        );
+        away()
+            .map(|(broker, state)| {
+                let detail = state.detail.as_deref().unwrap_or("not connected");
+                Problem::new(format!("mqtt {broker}: {detail}"), sentence.as_str())
+            })
+            .collect()
+    }
+
+    fn quarantined(&self) -> Option<Problem> {
         let first = self.quarantine.buckets.first()?;
         let start = first.bucket_start.as_deref().unwrap_or("an unknown time");
         let others = match self.quarantine.count {
             0 | 1 => String::new(),
             n => format!(" and {} others", n - 1),
         };
-        Some(format!(
-            "quarantine: the store keeps failing the bucket of sensor {} at {start}{others}: {}",
-            first.sensor_id, first.reason
+        Some(Problem::new(
+            format!(
+                "quarantine: the store keeps failing the bucket of sensor {} at {start}{others}: {}",
+                first.sensor_id, first.reason
+            ),
+            format!(
+                "MongoDB keeps failing {} buckets while it stores others.",
+                self.quarantine.count
+            ),
         ))
     }
 }
