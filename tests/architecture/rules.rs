@@ -39,6 +39,11 @@ pub(crate) const HOMES: &[Home] = &[
         why: "the driver and BSON stay in store/mongo",
     },
     Home {
+        paths: &["pco"],
+        homes: &["columns/numbers.rs", "columns/lib.rs"],
+        why: "pco stays in columns/numbers.rs; its error is part of that of columns",
+    },
+    Home {
         paths: &["::counter!", "::gauge!", "::histogram!"],
         homes: &["telemetry/catalog.rs"],
         why: "every metric is a typed function, declared in telemetry/metrics.rs",
@@ -58,6 +63,7 @@ pub(crate) const HOMES: &[Home] = &[
 /// Places without async, IO and clock, apart from the exceptions.
 pub(crate) const PURE: &[&str] = &[
     "model/",
+    "columns/",
     "decode/",
     "maintain/",
     "promql/",

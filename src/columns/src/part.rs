@@ -1,0 +1,126 @@
+//! A part of a day in columns, as it is stored: one document of `sensor_columns`.
+//!
+//! | field | content |
+//! |---|---|
+//! | `count`, `first_ts`, `last_ts` | of its readings |
+//! | `ts` | pco, int64: milliseconds since 1970, ascending |
+//! | `columns.<field>` | `kind` and `data`, and where needed `digits`, `dictionary`, `present`, `also` |
+//!
+//! | `kind` | `data`, in pco's standalone format |
+//! |---|---|
+//! | `double` | float64; with `digits`: integers, of which each is divided by 10^digits as a double |
+//! | `int` | integers |
+//! | `bool` | integers 0 and 1 |
+//! | `text` | integers: indices into `dictionary`, which is in the order of first appearance |
+//!
+//! Integers are int16, int32 or int64 of pco, the narrowest that holds all of them. `data` has the
+//! values in the order of their readings. `present` tells which readings these are: the bit `i % 8`
+//! (the lowest is 0) of byte `i / 8` belongs to reading `i`; the bits behind the last one are 0. It
+//! is absent if all readings have a value.
+//!
+//! A field that has values of several kinds, such as 21 and 21.5, has an entry for each: the one with
+//! the most values is the column, and the others are in its `also`, of the same form. Doubles that
+//! `digits` does not give exactly are an entry of their own too. No reading is in two entries of a
+//! field.
+//!
+//! The order of the readings is that of their times, and within a millisecond that of [`super::order`].
+//! The order of the fields within a reading is not kept: it is not part of a reading's identity.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Most readings of a part: a day of one a second has one part.
+pub(crate) const READINGS_MAX: usize = 100_000;
+/// Most bytes of the readings of a part, in their form in a page, with what columns add to them. A
+/// part with one reading may have more: up to `bucket.max_bytes`, 8 MiB as well. A document is never
+/// larger than this, apart from its tags.
+pub(crate) const BYTES_MAX: usize = 8 << 20;
+/// What an entry needs besides its values, its name and `present`: the descriptions of pco (at most
+/// 91 bytes) and of BSON.
+pub(crate) const ENTRY_BYTES: usize = 256;
+
+/// A part of a sensor's day.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Part {
+    /// Number of readings, at least 1.
+    pub count: u32,
+    /// The time of the first reading, in milliseconds since 1970.
+    pub first_ts_ms: i64,
+    /// The time of the last reading, in milliseconds since 1970.
+    pub last_ts_ms: i64,
+    /// The times of the readings.
+    pub ts: Vec<u8>,
+    /// By field: its values; several entries if they are of several kinds, that with the most values
+    /// first.
+    pub columns: BTreeMap<Arc<str>, Vec<Entry>>,
+}
+
+/// Values of one kind of one field.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    /// Their kind.
+    pub kind: EntryKind,
+    /// The values or indices, in the order of the readings.
+    pub data: Vec<u8>,
+    /// Which readings have one; `None`: all.
+    pub present: Option<Vec<u8>>,
+}
+
+/// The kind of the values of an [`Entry`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum EntryKind {
+    /// Doubles. With digits: stored as integers, of which each is divided by 10^digits.
+    Double(Option<u8>),
+    /// 64-bit signed integers.
+    Int,
+    /// Booleans.
+    Bool,
+    /// Texts, with the dictionary.
+    Text(Vec<String>),
+}
+
+/// Bits, one for each reading.
+#[derive(Debug, Default)]
+pub(crate) struct Bits(Vec<u8>);
+
+impl Bits {
+    /// Sets a bit behind all others.
+    pub(crate) fn set(&mut self, at: usize) {
+        self.0.resize(at / 8 + 1, 0);
+        self.0[at / 8] |= 1 << (at % 8);
+    }
+
+    /// The field `present`; `ones`: how many bits are set.
+    pub(crate) fn present(mut self, ones: usize, count: usize) -> Option<Vec<u8>> {
+        (ones < count).then(|| {
+            self.0.resize(count.div_ceil(8), 0);
+            self.0
+        })
+    }
+
+    /// The places of the bits that are set.
+    pub(crate) fn places(&self) -> impl Iterator<Item = usize> {
+        let bytes = self.0.iter().enumerate();
+        bytes.flat_map(|(i, byte)| {
+            (0..8).filter_map(move |b| (byte >> b & 1 == 1).then_some(8 * i + b))
+        })
+    }
+}
+
+/// Whether a reading is present.
+pub(crate) fn is_present(present: Option<&[u8]>, at: usize) -> bool {
+    present.is_none_or(|bits| bits[at / 8] >> (at % 8) & 1 == 1)
+}
+
+/// How many of the first `upto` readings are present.
+pub(crate) fn present_before(present: Option<&[u8]>, upto: usize) -> usize {
+    let Some(bits) = present else {
+        return upto;
+    };
+    let whole: u32 = bits[..upto / 8].iter().map(|byte| byte.count_ones()).sum();
+    let rest = match upto % 8 {
+        0 => 0,
+        n => (bits[upto / 8] & ((1 << n) - 1)).count_ones(),
+    };
+    (whole + rest) as usize
+}
