@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::declare::{named, settings};
+use super::declare::settings;
 use super::kinds::{Kind, choice, count, duration, file, patterns, size, text, texts};
 use super::reader::{one_of, wrong};
 use super::tree::Node;
@@ -82,39 +82,39 @@ settings! {
     }
 }
 
-named! {
+model::closed_set! {
     /// A name of a certificate. It must have exactly one of this kind.
     pub enum ClientIdentity {
         /// The common name of the subject.
-        Cn = "cn",
+        Cn => "cn",
         /// The DNS name in the subject alternative names.
-        Dns = "dns",
+        Dns => "dns",
         /// The URI in the subject alternative names.
-        Uri = "uri",
+        Uri => "uri",
     }
 }
 
-named! {
+model::closed_set! {
     /// An algorithm of signatures with a key pair (RFC 7518 §3.1, RFC 8037 §3.1).
     pub enum JwtAlgorithm {
         /// RSASSA-PKCS1-v1_5 with SHA-256.
-        Rs256 = "RS256",
+        Rs256 => "RS256",
         /// RSASSA-PKCS1-v1_5 with SHA-384.
-        Rs384 = "RS384",
+        Rs384 => "RS384",
         /// RSASSA-PKCS1-v1_5 with SHA-512.
-        Rs512 = "RS512",
+        Rs512 => "RS512",
         /// RSASSA-PSS with SHA-256.
-        Ps256 = "PS256",
+        Ps256 => "PS256",
         /// RSASSA-PSS with SHA-384.
-        Ps384 = "PS384",
+        Ps384 => "PS384",
         /// RSASSA-PSS with SHA-512.
-        Ps512 = "PS512",
+        Ps512 => "PS512",
         /// ECDSA with P-256 and SHA-256.
-        Es256 = "ES256",
+        Es256 => "ES256",
         /// ECDSA with P-384 and SHA-384.
-        Es384 = "ES384",
+        Es384 => "ES384",
         /// Ed25519.
-        EdDsa = "EdDSA",
+        EdDsa => "EdDSA",
     }
 }
 
@@ -124,12 +124,6 @@ impl JwtAlgorithm {
         JwtAlgorithm::Es256,
         JwtAlgorithm::EdDsa,
     ];
-
-    /// The name in `alg`.
-    pub fn as_str(self) -> &'static str {
-        let found = JwtAlgorithm::NAMES.iter().find(|(_, one)| *one == self);
-        found.map_or("", |(name, _)| name)
-    }
 }
 
 impl Jwt {
@@ -140,14 +134,18 @@ impl Jwt {
 }
 
 fn algorithms() -> Kind<Vec<JwtAlgorithm>> {
-    let names: Vec<&str> = JwtAlgorithm::NAMES.iter().map(|(name, _)| *name).collect();
+    let names = JwtAlgorithm::ALL.map(JwtAlgorithm::as_str);
     let kind = format!("list of {}", names.join(", "));
-    let advice = format!("{} in a list", one_of(&names));
+    let advice = format!("{} in a list", one_of(names));
     let schema = json!({ "type": "array", "items": { "enum": names } });
-    let named = |name: &String| JwtAlgorithm::NAMES.iter().find(|(one, _)| one == name);
+    let named = |name: &String| {
+        JwtAlgorithm::ALL
+            .into_iter()
+            .find(|one| one.as_str() == name)
+    };
     let read = move |node: &Node| {
         let names = node.texts().unwrap_or_default();
-        let list: Option<Vec<_>> = names.iter().map(|name| Some(named(name)?.1)).collect();
+        let list: Option<Vec<_>> = names.iter().map(named).collect();
         list.filter(|list| !list.is_empty() && list.len() <= LIST_MAX)
             .ok_or_else(|| wrong(node, &advice))
     };

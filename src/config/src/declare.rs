@@ -341,25 +341,3 @@ macro_rules! settings {
     };
 }
 pub(crate) use settings;
-
-/// Declares an enum with the names of its values in the file.
-macro_rules! named {
-    (
-        $(#[$about:meta])*
-        pub enum $Enum:ident {
-            $($(#[$doc:meta])* $Value:ident = $name:literal,)*
-        }
-    ) => {
-        $(#[$about])*
-        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-        pub enum $Enum {
-            $($(#[$doc])* $Value,)*
-        }
-
-        impl $Enum {
-            pub(crate) const NAMES: &'static [(&'static str, $Enum)] =
-                &[$(($name, $Enum::$Value)),*];
-        }
-    };
-}
-pub(crate) use named;

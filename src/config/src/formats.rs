@@ -8,7 +8,7 @@ use chrono_tz::Tz;
 use model::DAY_MS;
 use toml::Value as Toml;
 
-use super::declare::{named, settings};
+use super::declare::settings;
 use super::kinds::{Kind, any_text, choice, count, duration, flag, text, texts, zone};
 use super::reader::{Bad, wrong};
 use super::tree::Node;
@@ -118,15 +118,15 @@ settings! {
     }
 }
 
-named! {
+model::closed_set! {
     /// The treatment of an object or array as a value.
     pub enum Nested {
         /// Each scalar in it becomes a field, named by its path: `energy_power`, `total_0`.
-        Flatten = "flatten",
+        Flatten => "flatten",
         /// The reading is rejected.
-        Reject = "reject",
+        Reject => "reject",
         /// It is left out, and the response says so. In an object `values` it rejects the reading.
-        LeaveOut = "leave-out",
+        LeaveOut => "leave-out",
     }
 }
 
@@ -177,13 +177,13 @@ settings! {
     }
 }
 
-named! {
+model::closed_set! {
     /// How the attributes of a data point are used.
     pub enum PointAttributes {
         /// As tags of the sensor.
-        Tags = "tags",
+        Tags => "tags",
         /// As tags and as part of the sensor's id, so that each series is a sensor.
-        SensorId = "sensor_id",
+        SensorId => "sensor_id",
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use chrono_tz::Tz;
 
-use super::declare::{Derived, Sections, named, settings};
+use super::declare::{Derived, Sections, settings};
 use super::kinds::{
     Kind, checked, choice, count, duration, file, flag, number, path_in_quotes, size, text, zone,
 };
@@ -173,17 +173,17 @@ impl Subscription {
     }
 }
 
-named! {
+model::closed_set! {
     /// Which retained messages are accepted. This concerns messages that the broker sends because
     /// of a subscription, not those published at that moment.
     pub enum Retained {
         /// Each once: an accepted message is not accepted again after a reconnect (`ingest::mqtt`
         /// defines this exactly).
-        Once = "once",
+        Once => "once",
         /// All of them, at each connection.
-        Always = "always",
+        Always => "always",
         /// None.
-        Never = "never",
+        Never => "never",
     }
 }
 

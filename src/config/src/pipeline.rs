@@ -9,7 +9,7 @@ use model::Span;
 use model::collections::OWN;
 use serde_json::json;
 
-use super::declare::{named, settings};
+use super::declare::settings;
 use super::kinds::{Kind, choice, count, duration, flag, path, size, zone};
 use super::reader::{Bad, wrong};
 use super::tree::Node;
@@ -41,13 +41,13 @@ settings! {
     }
 }
 
-named! {
+model::closed_set! {
     /// When a sender is acknowledged.
     pub enum AckMode {
         /// After the journal's fdatasync.
-        Journal = "journal",
+        Journal => "journal",
         /// After the store's majority write; no journal.
-        Stored = "stored",
+        Stored => "stored",
     }
 }
 
@@ -106,15 +106,15 @@ settings! {
     }
 }
 
-named! {
+model::closed_set! {
     /// How readings are stored.
     pub enum StoreMode {
         /// In the pages.
-        Bucket = "bucket",
+        Bucket => "bucket",
         /// In a native time-series collection.
-        Timeseries = "timeseries",
+        Timeseries => "timeseries",
         /// In a time-series collection if the server supports it, else in the pages.
-        Auto = "auto",
+        Auto => "auto",
     }
 }
 
@@ -339,13 +339,13 @@ settings! {
     }
 }
 
-named! {
+model::closed_set! {
     /// How the log is written.
     pub enum LogFormat {
         /// For people.
-        Text = "text",
+        Text => "text",
         /// One JSON object per line.
-        Json = "json",
+        Json => "json",
     }
 }
 

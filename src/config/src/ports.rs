@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::declare::{Section, Sections, Shared, named, settings};
+use super::declare::{Section, Sections, Shared, settings};
 use super::kinds::{address, choice, count, duration, file, flag, size};
 use super::mqtt::Subscription;
 use super::proxies::{Proxies, proxies_over_mqtt};
@@ -241,25 +241,25 @@ settings! {
     }
 }
 
-named! {
+model::closed_set! {
     /// Whether clients must present a certificate if `client_ca_file` is set.
     pub enum ClientAuth {
         /// Connections without a certificate are refused.
-        Required = "required",
+        Required => "required",
         /// A client may connect without a certificate; one that is presented must be valid.
-        Optional = "optional",
+        Optional => "optional",
         /// As [`ClientAuth::Required`], and the certificate is the identity of the sender.
-        Identity = "identity",
+        Identity => "identity",
     }
 }
 
-named! {
+model::closed_set! {
     /// The lowest TLS version to accept.
     pub enum TlsVersion {
         /// TLS 1.2.
-        V12 = "1.2",
+        V12 => "1.2",
         /// TLS 1.3.
-        V13 = "1.3",
+        V13 => "1.3",
     }
 }
 

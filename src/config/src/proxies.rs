@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde_json::json;
 use toml::Value as Toml;
 
-use super::declare::{named, settings};
+use super::declare::settings;
 use super::kinds::{Kind, choice};
 use super::reader::{Bad, wrong};
 use super::tree::Node;
@@ -84,13 +84,13 @@ impl fmt::Display for Network {
     }
 }
 
-named! {
+model::closed_set! {
     /// How a proxy names the address that it passes on.
     pub enum ProxyHeader {
         /// `"x-forwarded-for"`: a header of each request.
-        XForwardedFor = "x-forwarded-for",
+        XForwardedFor => "x-forwarded-for",
         /// `"proxy-v2"`: the PROXY protocol, version 2, before each connection.
-        ProxyV2 = "proxy-v2",
+        ProxyV2 => "proxy-v2",
     }
 }
 

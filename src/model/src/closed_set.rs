@@ -1,5 +1,5 @@
 //! Closed sets: enums whose values have names that others rely on, in labels of metrics, answers,
-//! dead letters and logs. So a released name keeps its meaning.
+//! dead letters, logs and settings. So a released name keeps its meaning.
 
 /// A value with a name from a closed set. Metrics accept only such values as labels, so their series
 /// are limited. Errors have one too, besides their text.
@@ -31,6 +31,8 @@ macro_rules! closed_set {
         impl $set {
             /// All values, in the order of their declaration.
             pub const ALL: [$set; [$($set::$value),+].len()] = [$($set::$value),+];
+            /// All values with their names.
+            pub const NAMES: &'static [(&'static str, $set)] = &[$(($name, $set::$value)),+];
 
             /// The name that others rely on.
             pub const fn as_str(self) -> &'static str {

@@ -53,7 +53,7 @@ pub(super) use read::read;
 
 use chrono_tz::Tz;
 
-use super::declare::{Derived, named, settings};
+use super::declare::{Derived, settings};
 use super::kinds::{self, choice, flag, zone};
 use super::reader::Bad;
 use super::tree::Node;
@@ -212,17 +212,17 @@ pub struct TimeSource {
     pub unit: Option<TimeUnit>,
 }
 
-named! {
+model::closed_set! {
     /// Unit of a numeric time.
     pub enum TimeUnit {
         /// Seconds.
-        S = "s",
+        S => "s",
         /// Milliseconds.
-        Ms = "ms",
+        Ms => "ms",
         /// Microseconds.
-        Us = "us",
+        Us => "us",
         /// Nanoseconds.
-        Ns = "ns",
+        Ns => "ns",
     }
 }
 
@@ -243,21 +243,21 @@ pub struct Condition {
     pub empty: Option<bool>,
 }
 
-named! {
+model::closed_set! {
     /// The kind of a JSON value.
     pub enum Kind {
         /// `{}`
-        Object = "object",
+        Object => "object",
         /// `[]`
-        Array = "array",
+        Array => "array",
         /// `""`
-        Text = "text",
+        Text => "text",
         /// A JSON number.
-        Number = "number",
+        Number => "number",
         /// `true` or `false`.
-        Bool = "bool",
+        Bool => "bool",
         /// Any of the last three.
-        Scalar = "scalar",
+        Scalar => "scalar",
     }
 }
 
@@ -286,29 +286,29 @@ impl PartialEq for Fraction {
 
 impl Eq for Fraction {}
 
-named! {
+model::closed_set! {
     /// How values that are texts are treated if no entry of `fields` converts them.
     pub enum Texts {
         /// Keep them.
-        Keep = "keep",
+        Keep => "keep",
         /// Turn numeric texts into numbers and keep the others.
-        Numbers = "numbers",
+        Numbers => "numbers",
         /// Turn numeric texts into numbers and drop the others.
-        OnlyNumbers = "only-numbers",
+        OnlyNumbers => "only-numbers",
         /// Drop them.
-        Drop = "drop",
+        Drop => "drop",
     }
 }
 
-named! {
+model::closed_set! {
     /// The target of `type`. A value that cannot be converted is dropped.
     pub enum Type {
         /// A number, also from a text; true is 1.
-        Number = "number",
+        Number => "number",
         /// A boolean, also from on/off, true/false, yes/no, open/closed, 1/0.
-        Bool = "bool",
+        Bool => "bool",
         /// A text.
-        Text = "text",
+        Text => "text",
     }
 }
 
