@@ -13,7 +13,7 @@ use model::Zone;
 const ROLLUP_SPAN_MAX_MS: i64 = 12 * 60 * 60 * 1000;
 /// A day is computed from its hours up to this long after `limits.past`: a day may begin 25 hours
 /// before its last reading, and the rest is for the time until it is computed.
-const ROLLUP_MARGIN: Duration = DAY.saturating_mul(2);
+pub(super) const ROLLUP_MARGIN: Duration = DAY.saturating_mul(2);
 
 pub(super) use super::check_mqtt::complete;
 

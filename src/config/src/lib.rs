@@ -156,10 +156,9 @@ impl Config {
     /// soon removed.
     fn import_past(&self) -> Duration {
         // The days of a rollup need all of their hours.
-        let margin = if self.rollup.days {
-            Duration::from_secs(2 * 86_400)
-        } else {
-            Duration::ZERO
+        let margin = match self.rollup.days {
+            true => check::ROLLUP_MARGIN,
+            false => Duration::ZERO,
         };
         let kept = self.store.retention.map(|kept| kept.saturating_sub(margin));
         // Once an hour's readings are removed, no more readings can be stored for it.

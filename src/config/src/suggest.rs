@@ -1,5 +1,6 @@
 //! Suggests the key that was probably meant instead of an unknown one.
 
+use super::describe::join;
 use super::tree::Origin;
 
 /// Advice for an unknown key, based on the known ones.
@@ -130,14 +131,6 @@ fn with_numbers(key: &str, name: &str, origin: &Origin) -> String {
             key.rsplit_once('.').map_or("", |(section, _)| section),
             name,
         ),
-    }
-}
-
-fn join(section: &str, name: &str) -> String {
-    if section.is_empty() {
-        name.to_owned()
-    } else {
-        format!("{section}.{name}")
     }
 }
 
