@@ -69,6 +69,20 @@ impl Entry {
         size_of::<Entry>() + sensor_id_memory(&self.sensor.id) + 8
     }
 
+    /// The bucket at this position, to be changed; `bytes`: those that its memory is counted in.
+    fn open<'s>(&'s mut self, slot: u32, position: usize, bytes: &'s mut usize) -> OpenBucket<'s> {
+        let is_latest = position + 1 == self.buckets.len();
+        let bucket = &mut self.buckets[position];
+        let start = bucket.start;
+        OpenBucket {
+            bucket_ref: BucketRef { slot, start },
+            sensor: &mut self.sensor,
+            is_latest,
+            bucket,
+            bytes,
+        }
+    }
+
     /// The latest known time of the sensor's readings.
     pub(super) fn last_ts_ms(&self) -> Option<i64> {
         let of_buckets = self.buckets.iter().filter_map(Bucket::last_ts_ms).max();
@@ -259,7 +273,8 @@ impl Sensors {
         now: Now,
     ) -> OpenBucket<'_> {
         let slot = self.slot(hash, reading, now);
-        let Entry { sensor, buckets } = &mut self.entries[slot];
+        let entry = &mut self.entries[slot];
+        let Entry { sensor, buckets } = &mut *entry;
         sensor
             .tags
             .note(reading.ts_ms, reading.tags, &mut self.tags);
@@ -283,16 +298,7 @@ impl Sensors {
                 }
             },
         };
-        OpenBucket {
-            bucket_ref: BucketRef {
-                slot: slot as u32,
-                start,
-            },
-            sensor,
-            is_latest: position + 1 == buckets.len(),
-            bucket: &mut buckets[position],
-            bytes: &mut self.bytes,
-        }
+        entry.open(slot as u32, position, &mut self.bytes)
     }
 
     /// The slot of a sensor; creates the sensor if it does not exist.
@@ -340,17 +346,10 @@ impl Sensors {
 
     /// The bucket of a reference, if it still exists.
     pub(super) fn find(&mut self, bucket_ref: BucketRef) -> Option<OpenBucket<'_>> {
-        let Entry { sensor, buckets } = self.entries.get_mut(bucket_ref.slot as usize)?;
-        let position = buckets
-            .binary_search_by_key(&bucket_ref.start, |b| b.start)
-            .ok()?;
-        Some(OpenBucket {
-            bucket_ref,
-            sensor,
-            is_latest: position + 1 == buckets.len(),
-            bucket: &mut buckets[position],
-            bytes: &mut self.bytes,
-        })
+        let entry = self.entries.get_mut(bucket_ref.slot as usize)?;
+        let start = bucket_ref.start;
+        let position = entry.buckets.binary_search_by_key(&start, |b| b.start);
+        Some(entry.open(bucket_ref.slot, position.ok()?, &mut self.bytes))
     }
 
     /// The sensor with this id, if it is in memory.
