@@ -40,6 +40,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use model::summary::Sum;
 use model::{Number, Rows, ValueRef};
 
 use super::order::sorted;
@@ -53,8 +54,6 @@ pub(crate) const OTHER_STATES: &str = "…";
 /// Most fields of a day times its spans: an entry takes up to 300 bytes of a document. With hours these
 /// are 2,083 fields.
 pub(crate) const FIELD_HOURS_MAX: usize = 50_000;
-/// The largest integer sum that is an integer, as in the summary of a statement.
-const SUM_INT_MAX: i128 = 1 << 49;
 
 /// The line between two samples.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -337,9 +336,7 @@ struct OpenNumbers {
     numbers: Numbers,
     /// The last sample but one.
     before: Option<Sample>,
-    int_sum: i128,
-    double_sum: f64,
-    is_double: bool,
+    sum: Sum,
     /// The first value; the mean is the distance from it.
     origin: Number,
     mean: f64,
@@ -454,18 +451,16 @@ impl OpenNumbers {
                 covered_ms: 0,
             },
             before: None,
-            int_sum: 0,
-            double_sum: 0.0,
-            is_double: false,
+            sum: Sum::default(),
             origin: value,
             mean: 0.0,
         };
-        open.add_to_sum(value);
+        open.sum.add(value);
         open
     }
 
     fn add(&mut self, ts_ms: i64, value: Number, weighting: Weighting) {
-        self.add_to_sum(value);
+        self.sum.add(value);
         if ts_ms > self.numbers.last_ts_ms {
             self.settle(weighting);
             self.before = Some((self.numbers.last_ts_ms, self.numbers.last));
@@ -489,17 +484,6 @@ impl OpenNumbers {
         numbers.sum_sq += from_mean * (distance - self.mean);
     }
 
-    /// Adds as [`model::summary`] does, so that the sums are equal.
-    fn add_to_sum(&mut self, value: Number) {
-        match value {
-            Number::Int(v) => self.int_sum += i128::from(v),
-            Number::Double(v) => {
-                self.double_sum += v;
-                self.is_double = true;
-            }
-        }
-    }
-
     /// Counts what is before the last sample, which no other of its millisecond can replace now.
     fn settle(&mut self, weighting: Weighting) {
         if let Some(before) = self.before {
@@ -510,12 +494,7 @@ impl OpenNumbers {
 
     fn finish(mut self, weighting: Weighting) -> Numbers {
         self.settle(weighting);
-        let is_int = !self.is_double && self.int_sum.abs() <= SUM_INT_MAX;
-        self.numbers.sum = if is_int {
-            Number::Int(self.int_sum as i64)
-        } else {
-            Number::Double(self.double_sum + self.int_sum as f64)
-        };
+        self.numbers.sum = self.sum.total();
         self.numbers
     }
 }

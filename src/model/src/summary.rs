@@ -33,14 +33,44 @@ pub struct FieldSummary {
 /// numbers.
 pub type Summary = Vec<(u32, FieldSummary)>;
 
+/// A sum of numbers in progress, as [`FieldSummary::sum`] has it.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Sum {
+    ints: i128,
+    doubles: f64,
+    has_doubles: bool,
+}
+
+impl Sum {
+    /// Adds a number.
+    #[inline]
+    pub fn add(&mut self, v: Number) {
+        match v {
+            Number::Int(v) => self.ints += i128::from(v),
+            Number::Double(v) => {
+                self.doubles += v;
+                self.has_doubles = true;
+            }
+        }
+    }
+
+    /// The sum so far.
+    pub fn total(self) -> Number {
+        let as_int = !self.has_doubles && self.ints.abs() <= SUM_INT_MAX;
+        if as_int {
+            Number::Int(self.ints as i64)
+        } else {
+            Number::Double(self.doubles + self.ints as f64)
+        }
+    }
+}
+
 /// Accumulates the summary of one field.
 #[derive(Clone, Copy)]
 struct Running {
     min: Number,
     max: Number,
-    int_sum: i128,
-    double_sum: f64,
-    doubles: bool,
+    sum: Sum,
     count: u32,
 }
 
@@ -49,9 +79,7 @@ impl Running {
         let mut running = Running {
             min: v,
             max: v,
-            int_sum: 0,
-            double_sum: 0.0,
-            doubles: false,
+            sum: Sum::default(),
             count: 0,
         };
         running.add(v);
@@ -65,27 +93,15 @@ impl Running {
         if v.order(self.max).is_gt() {
             self.max = v;
         }
-        match v {
-            Number::Int(v) => self.int_sum += i128::from(v),
-            Number::Double(v) => {
-                self.double_sum += v;
-                self.doubles = true;
-            }
-        }
+        self.sum.add(v);
         self.count += 1;
     }
 
     fn finish(self) -> FieldSummary {
-        let as_int = !self.doubles && self.int_sum.abs() <= SUM_INT_MAX;
-        let sum = if as_int {
-            Number::Int(self.int_sum as i64)
-        } else {
-            Number::Double(self.double_sum + self.int_sum as f64)
-        };
         FieldSummary {
             min: self.min,
             max: self.max,
-            sum,
+            sum: self.sum.total(),
             count: self.count,
         }
     }
