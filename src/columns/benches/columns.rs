@@ -1,8 +1,8 @@
 //! Bytes and time of each value of a day, a reading a minute: encoded, decoded, and as rich hours, in
 //! one thread. `cargo bench -p columns --bench columns`.
 //!
-//! Below them what is done with whole days: of a sensor with three fields, a range of one of them,
-//! late readings.
+//! Below them what is done with whole days: of a sensor with three fields, and of a range of
+//! one of them.
 
 #![allow(
     clippy::print_stdout,
@@ -12,7 +12,7 @@
 
 use std::hint::black_box;
 
-use columns::{DayEncoder, HoursEncoder, LateMerge, Line, Part, Weighting, same_readings};
+use columns::{DayEncoder, HoursEncoder, Line, Part, Weighting, same_readings};
 use model::{RowFlags, Rows, ValueRef};
 
 /// The service's allocator.
@@ -58,7 +58,7 @@ fn hours(rows: &Rows) -> f64 {
     let day = encoder.finish();
     let first = day.fields.values().map(|hours| &hours[0].1);
     first
-        .filter_map(|hour| Some(hour.numbers.as_ref()?.increase()))
+        .filter_map(|hour| Some(hour.numbers.as_ref()?.increase))
         .sum()
 }
 
@@ -170,10 +170,6 @@ fn days() {
     });
     let part = encode(&all);
     let decoded = part.decode().unwrap();
-    let late = rows(
-        |minute| minute * MINUTE + 1000 * (minute % 7),
-        || vec![("temp", ValueRef::Int(1))],
-    );
     println!("\n{:<34}{:>11}", "a day with three fields", "ns/reading");
     let print = |what: &str, ns: f64| println!("{what:<34}{ns:>11.1}");
     print("encode", ns(READINGS, || encode(&all)));
@@ -190,12 +186,5 @@ fn days() {
     print(
         "compare",
         ns(READINGS, || same_readings(&decoded.rows(), &all)),
-    );
-    print(
-        "merge as many late readings",
-        ns(READINGS, || {
-            let mut merge = LateMerge::new(&late);
-            (merge.part(&all).len(), merge.rest().1)
-        }),
     );
 }

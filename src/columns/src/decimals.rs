@@ -1,59 +1,66 @@
-//! Doubles as integers. Sensors send numbers of few digits: 21.37 is 2137 hundredths, and the
-//! integers of a day take half the bytes of its doubles. A double is taken as `n / 10^digits` only if
-//! this division gives the same bits, so -0.0, 0.1 + 0.2 and numbers of more digits stay doubles.
+//! How many digits the doubles of a column have. Sensors send numbers of few digits: 21.37 is 2137
+//! hundredths. pco stores such a double as a multiple of 0.01 and, where the product is not the
+//! nearest double, what is missing to it; so it comes back with all its bits.
 
-/// The most digits after the point. One division gives the nearest double of a decimal number as
-/// long as both numbers are exact: integers up to 2^53, powers of ten up to 10^22.
-pub(crate) const DIGITS_MAX: u8 = 9;
+/// The most digits after the point that are tried.
+const DIGITS_MAX: usize = 9;
 /// Up to this many digits are tried before the largest number is. A double with all its digits fails
 /// there, after five divisions instead of ten.
-const DIGITS_USUAL: u8 = 3;
-const POWERS: [f64; DIGITS_MAX as usize + 1] = [1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9];
+const DIGITS_USUAL: usize = 3;
+const POWERS: [f64; DIGITS_MAX + 1] = [1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9];
+/// The parts that a double can be a multiple of: the nearest doubles of 10^-digits.
+const UNITS: [f64; DIGITS_MAX + 1] = [1e0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7, 1e-8, 1e-9];
+/// Integers up to here are exact, and so is the division of one by a power of ten that [`POWERS`] has.
 const EXACT_MAX: f64 = (1u64 << 53) as f64;
+/// One in so many doubles may have more digits than the others.
+const RARE: usize = 16;
 
-/// Bits of a double that is not taken, and of each digit of one that is.
-const DOUBLE_BITS: usize = 64;
-const DIGIT_BITS: usize = 3;
-
-/// The integer of which the double is the part that [`join`] makes of it.
-pub(crate) fn split(value: f64, digits: u8) -> Option<i64> {
-    let nearest = (value * POWERS[usize::from(digits)]).round_ties_even();
-    // False for NaN.
-    let is_exact = nearest.abs() <= EXACT_MAX;
-    let n = nearest as i64;
-    (is_exact && join(n, digits).to_bits() == value.to_bits()).then_some(n)
+/// The unit of decimal numbers, and of each double how many of them it nearly is.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Decimals {
+    /// 1, 0.1, 0.01, and so on.
+    pub(crate) unit: f64,
+    /// By value.
+    pub(crate) multiples: Vec<i64>,
 }
 
-/// `n / 10^digits`.
-pub(crate) fn join(n: i64, digits: u8) -> f64 {
-    n as f64 / POWERS[usize::from(digits)]
-}
-
-/// The number of digits with which the values take the fewest bytes; `None`: as doubles.
-pub(crate) fn digits(values: &[f64]) -> Option<u8> {
+/// The doubles as decimal numbers, if nearly all have few digits.
+pub(crate) fn decimals(values: &[f64]) -> Option<Decimals> {
+    let rare = values.len() / RARE;
     let mut counts = [0; POWERS.len()];
+    let mut others = 0;
     for value in values {
-        if let Some(digits) = digits_of(*value) {
-            counts[usize::from(digits)] += 1;
+        match digits(*value) {
+            Some(digits) => counts[digits] += 1,
+            None => others += 1,
+        }
+        if others > rare {
+            return None;
         }
     }
-    let mut best = (DOUBLE_BITS * values.len(), None);
-    let mut taken = 0;
-    for (digits, count) in counts.iter().enumerate() {
-        taken += count;
-        let left = values.len() - taken;
-        // Two bits of each value: which of them are doubles.
-        let which = if left > 0 { 2 * values.len() } else { 0 };
-        let bits = left * DOUBLE_BITS + taken * (digits + 1) * DIGIT_BITS + which;
-        if taken > 0 && bits < best.0 {
-            best = (bits, Some(digits as u8));
-        }
-    }
-    best.1
+    // The fewest digits that all but a few values have.
+    let mut longer = values.len();
+    let digits = counts.iter().position(|count| {
+        longer -= count;
+        longer <= rare
+    })?;
+    let multiple = |value: &f64| {
+        let multiple = (value * POWERS[digits]).round_ties_even();
+        // False for NaN.
+        (multiple.abs() <= EXACT_MAX).then_some(multiple as i64)
+    };
+    Some(Decimals {
+        unit: UNITS[digits],
+        multiples: values.iter().map(multiple).collect::<Option<_>>()?,
+    })
 }
 
-fn digits_of(value: f64) -> Option<u8> {
-    let fits = |digits: &u8| split(value, *digits).is_some();
+/// The fewest digits after the point of a decimal number whose nearest double this is.
+fn digits(value: f64) -> Option<usize> {
+    let fits = |digits: &usize| {
+        let n = (value * POWERS[*digits]).round_ties_even();
+        n.abs() <= EXACT_MAX && n / POWERS[*digits] == value
+    };
     (0..=DIGITS_USUAL).find(fits).or_else(|| {
         let rest = DIGITS_USUAL + 1..=DIGITS_MAX;
         fits(&DIGITS_MAX).then(|| rest.into_iter().find(fits))?
@@ -66,26 +73,31 @@ mod tests {
 
     use super::*;
 
+    fn unit(values: &[f64]) -> Option<f64> {
+        decimals(values).map(|decimals| decimals.unit)
+    }
+
     #[test]
-    fn the_digits_are_those_of_most_values() {
-        assert_eq!(digits(&[21.0, 22.5, 21.37]), Some(2));
-        assert_eq!(digits(&[21.0, 22.0]), Some(0));
-        assert_eq!(digits(&[0.1 + 0.2, 1.0 / 3.0]), None);
+    fn the_digits_are_those_of_nearly_all_values() {
+        assert_eq!(unit(&[21.0, 22.5, 21.37]), Some(0.01));
+        assert_eq!(unit(&[21.0, 22.0, -0.0]), Some(1.0));
+        assert_eq!(unit(&[0.1 + 0.2, 1.0 / 3.0]), None);
         let mut many = vec![21.37; 100];
-        many.extend([-0.0, f64::INFINITY, f64::NAN, 1e300, 0.1 + 0.2, 51.1234567]);
-        assert_eq!(digits(&many), Some(2), "a few that have more");
-        assert_eq!(digits(&[51.1234567, 51.1234568]), Some(7));
-        assert_eq!(split(-0.0, 0), None);
-        assert_eq!(split(9_007_199_254_740_993.0, 0), Some(1 << 53));
+        many.extend([0.1 + 0.2, 51.1234567]);
+        assert_eq!(unit(&many), Some(0.01), "two that have more");
+        assert_eq!(decimals(&many).map(|d| d.multiples[101]), Some(5112));
+        many.push(f64::INFINITY);
+        assert_eq!(unit(&many), None, "not a multiple of anything");
+        assert_eq!(unit(&[51.1234567, 51.1234568]), Some(1e-7));
     }
 
     proptest! {
         #[test]
-        fn a_decimal_number_is_its_nearest_double(n in -(1i64 << 53)..=1 << 53, digits in 0..=DIGITS_MAX) {
-            let text = format!("{n}e-{digits}");
-            let value: f64 = text.parse().unwrap();
-            prop_assert_eq!(join(n, digits).to_bits(), value.to_bits());
-            prop_assert!(n.abs() > 1 << 50 || split(value, digits) == Some(n));
+        fn a_decimal_number_is_recognised(n in -(1i64 << 23)..=1 << 23, digits in 0..=DIGITS_MAX) {
+            let value: f64 = format!("{n}e-{digits}").parse().unwrap();
+            let found = decimals(&[value]).unwrap();
+            prop_assert!(found.unit >= UNITS[digits]);
+            prop_assert_eq!(found.multiples[0] as f64 * (found.unit / UNITS[digits]).round(), n as f64);
         }
     }
 }

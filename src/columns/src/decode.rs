@@ -11,7 +11,7 @@ use model::{RowFlags, Rows, ValueRef};
 
 use super::numbers::{decode_doubles, decode_ints};
 use super::part::{BYTES_MAX, Entry, EntryKind, Part, READINGS_MAX, is_present, present_before};
-use super::{DamagedPart, Fault, decimals};
+use super::{DamagedPart, Fault};
 
 /// Most values of the decoded fields of a part. In a page a value takes at least three bytes: its
 /// type, the end of its name, a boolean.
@@ -36,7 +36,6 @@ struct DecodedEntry<'p> {
 #[derive(Debug)]
 enum Values<'p> {
     Double(Vec<f64>),
-    Decimal(Vec<i64>, u8),
     Int(Vec<i64>),
     Bool(Vec<i64>),
     Text(Vec<i64>, &'p [String]),
@@ -165,11 +164,7 @@ fn decode_values(entry: &Entry, count: usize, upto: usize) -> Result<Values<'_>,
             .ok_or(Fault::Index)
     };
     Ok(match &entry.kind {
-        EntryKind::Double(None) => Values::Double(decode_doubles(&entry.data, count, upto)?),
-        EntryKind::Double(Some(digits)) if *digits <= decimals::DIGITS_MAX => {
-            Values::Decimal(ints()?, *digits)
-        }
-        EntryKind::Double(Some(_)) => return Err(Fault::Digits),
+        EntryKind::Double => Values::Double(decode_doubles(&entry.data, count, upto)?),
         EntryKind::Int => Values::Int(ints()?),
         EntryKind::Bool => Values::Bool(below(2)?),
         EntryKind::Text(dictionary) => Values::Text(below(dictionary.len())?, dictionary),
@@ -235,7 +230,6 @@ impl<'d> Cursor<'d> {
         let i = std::mem::replace(next, *next + 1);
         Some(match &entry.values {
             Values::Double(values) => ValueRef::Double(values[i]),
-            Values::Decimal(values, digits) => ValueRef::Double(decimals::join(values[i], *digits)),
             Values::Int(values) => ValueRef::Int(values[i]),
             Values::Bool(values) => ValueRef::Bool(values[i] == 1),
             Values::Text(values, dictionary) => ValueRef::Str(&dictionary[values[i] as usize]),

@@ -9,7 +9,6 @@ use std::sync::Arc;
 use model::rows::Row;
 use model::{Rows, ValueRef};
 
-use super::decimals;
 use super::numbers::{encode_doubles, encode_ints};
 use super::order::sorted;
 use super::part::{BYTES_MAX, Bits, ENTRY_BYTES, Entry, EntryKind, Part, READINGS_MAX};
@@ -174,12 +173,9 @@ impl OpenColumn {
     }
 
     fn finish(self, count: usize) -> Vec<Entry> {
-        let (decimals, doubles) = split_decimals(self.doubles);
         let mut entries: Vec<_> = [
-            decimals.and_then(|(digits, entry)| {
-                entry.finish(count, EntryKind::Double(Some(digits)), encode_ints)
-            }),
-            doubles.finish(count, EntryKind::Double(None), encode_doubles),
+            self.doubles
+                .finish(count, EntryKind::Double, encode_doubles),
             self.ints.finish(count, EntryKind::Int, encode_ints),
             self.bools.finish(count, EntryKind::Bool, encode_ints),
             self.texts
@@ -191,20 +187,4 @@ impl OpenColumn {
         entries.sort_by_key(|(ones, _)| std::cmp::Reverse(*ones));
         entries.into_iter().map(|(_, entry)| entry).collect()
     }
-}
-
-/// The doubles that are decimal numbers of so many digits, and the others.
-fn split_decimals(all: OpenEntry<f64>) -> (Option<(u8, OpenEntry<i64>)>, OpenEntry<f64>) {
-    let Some(digits) = decimals::digits(&all.values) else {
-        return (None, all);
-    };
-    let mut taken = OpenEntry::default();
-    let mut rest = OpenEntry::default();
-    for (at, value) in all.present.places().zip(all.values) {
-        match decimals::split(value, digits) {
-            Some(n) => taken.push(at, n),
-            None => rest.push(at, value),
-        };
-    }
-    (Some((digits, taken)), rest)
 }

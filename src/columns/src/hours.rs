@@ -12,12 +12,12 @@
 //! | `min_ts`, `max_ts` | the first time of the minimum and of the maximum |
 //! | `sum_sq` | the sum of the squared distances from the mean; `stddev = sqrt(sum_sq / count)` |
 //! | `first`, `last`, `first_ts`, `last_ts` | the first and last sample, and their times |
-//! | `resets` | the sum of the samples that a smaller one follows; `increase = last - first + resets` |
+//! | `increase` | the differences of neighbouring samples; of a smaller one, the sample itself |
 //! | `integral` | the area under the line through the samples, value times milliseconds |
 //! | `covered_ms` | the time that `integral` is over; `integral / covered_ms` is the time-weighted mean |
 //!
 //! Several values of one millisecond are one *sample*, the last of them, as in PromQL. A counter's
-//! `resets` are those of Prometheus: a smaller sample means that it began again at zero. The line is
+//! `increase` is that of Prometheus: a smaller sample means that a counter began again at zero. The line is
 //! straight, or stays at a sample until the next one ([`Line`]). Between two samples further apart
 //! than `gap_max_ms` there is none, and this time is not covered.
 //!
@@ -29,7 +29,7 @@
 //! **Joining.** A span contains only what is between two of its samples. [`FieldHour::merge`] joins two
 //! neighbours and adds what is between the last sample of the one and the first of the other, so that
 //! a merge over any number of spans is what one span of this length would be; spans without values are
-//! skipped. What is an integer, a time, an extreme, or a sample is exact; `resets`, `integral` and
+//! skipped. What is an integer, a time, an extreme, or a sample is exact; `increase`, `integral` and
 //! `sum` of doubles may differ in the last digits, since doubles are added in another order.
 //!
 //! **How exact `stddev` is.** Within a span the distances are taken from the first value, so the
@@ -106,8 +106,8 @@ pub struct Numbers {
     pub max_ts_ms: i64,
     /// The sum of the squared distances from the mean.
     pub sum_sq: f64,
-    /// The sum of the samples that a smaller one follows.
-    pub resets: f64,
+    /// What a counter rose by, as Prometheus counts it, without extrapolation.
+    pub increase: f64,
     /// The area under the line through the samples, in value times milliseconds.
     pub integral: f64,
     /// The time that `integral` is over.
@@ -157,7 +157,7 @@ impl Numbers {
             (later.first_ts_ms, later.first),
             weighting,
         );
-        merged.resets += later.resets;
+        merged.increase += later.increase;
         merged.integral += later.integral;
         merged.covered_ms += later.covered_ms;
         if later.min.order(self.min).is_lt() {
@@ -177,11 +177,6 @@ impl Numbers {
         merged
     }
 
-    /// What a counter rose by, as Prometheus counts it, without extrapolation.
-    pub fn increase(&self) -> f64 {
-        self.last.as_f64() - self.first.as_f64() + self.resets
-    }
-
     /// The mean of the values.
     pub fn mean(&self) -> f64 {
         self.sum.as_f64() / self.count as f64
@@ -191,9 +186,8 @@ impl Numbers {
     fn cross(&mut self, from: Sample, to: Sample, weighting: Weighting) {
         let a = from.1.as_f64();
         let b = to.1.as_f64();
-        if b < a {
-            self.resets += a;
-        }
+        // A counter that is smaller began again at zero.
+        self.increase += if b < a { b } else { b - a };
         let ms = weighting.covered_ms(from.0, to.0);
         let height = match weighting.line {
             Line::Straight => 0.5 * a + 0.5 * b,
@@ -446,7 +440,7 @@ impl OpenNumbers {
                 min_ts_ms: ts_ms,
                 max_ts_ms: ts_ms,
                 sum_sq: 0.0,
-                resets: 0.0,
+                increase: 0.0,
                 integral: 0.0,
                 covered_ms: 0,
             },

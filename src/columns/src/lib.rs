@@ -5,10 +5,9 @@
 //! that the store packs into documents. And back: a part to its readings, or to some fields of them.
 //!
 //! The path of a reading: [`DayEncoder`] puts the readings of a bucket in order ([`order`]) and
-//! appends each value to the column of its field. A full part is encoded ([`encode`]): doubles of few
-//! digits as integers ([`decimals`]), numbers by pco ([`numbers`]). [`Part::decode`] reads them back,
-//! [`LateMerge`] adds late readings, and [`same_readings`] compares before readings may leave their
-//! pages.
+//! appends each value to the column of its field. A full part is encoded ([`encode`]): numbers by pco
+//! ([`numbers`]), doubles of few digits as multiples of their unit ([`decimals`]). [`Part::decode`]
+//! reads them back, and [`same_readings`] compares before readings may leave their pages.
 //!
 //! Invariants:
 //! - A part and an hour are functions of the stored readings: the same readings give the same bytes,
@@ -32,7 +31,7 @@ mod tests;
 pub use decode::Decoded;
 pub use encode::DayEncoder;
 pub use hours::{DayHours, FieldHour, HoursEncoder, Line, Numbers, States, Weighting};
-pub use order::{LateMerge, same_readings};
+pub use order::same_readings;
 pub use part::{Entry, EntryKind, Part};
 
 /// A part cannot be decoded.
@@ -73,6 +72,4 @@ pub(crate) enum Fault {
     Present,
     #[error("an index is not in the dictionary, or a boolean is neither 0 nor 1")]
     Index,
-    #[error("more digits than are possible")]
-    Digits,
 }

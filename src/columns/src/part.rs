@@ -69,8 +69,8 @@ pub struct Entry {
 /// The kind of the values of an [`Entry`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EntryKind {
-    /// Doubles. With digits: stored as integers, of which each is divided by 10^digits.
-    Double(Option<u8>),
+    /// Doubles.
+    Double,
     /// 64-bit signed integers.
     Int,
     /// Booleans.
@@ -95,14 +95,6 @@ impl Bits {
         (ones < count).then(|| {
             self.0.resize(count.div_ceil(8), 0);
             self.0
-        })
-    }
-
-    /// The places of the bits that are set.
-    pub(crate) fn places(&self) -> impl Iterator<Item = usize> {
-        let bytes = self.0.iter().enumerate();
-        bytes.flat_map(|(i, byte)| {
-            (0..8).filter_map(move |b| (byte >> b & 1 == 1).then_some(8 * i + b))
         })
     }
 }

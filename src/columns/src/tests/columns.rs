@@ -1,11 +1,10 @@
 //! Readings to parts and back.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 use model::{ReadingKey, ValueRef};
 
 use super::*;
-use crate::order::sorted;
 
 fn named(rows: &Rows) -> Vec<(i64, BTreeMap<String, Value>)> {
     let values = |row: model::rows::Row<'_>| {
@@ -82,50 +81,6 @@ proptest! {
     }
 
     #[test]
-    fn late_readings_are_merged_as_a_shard_would_have(
-        stored in readings(30),
-        late in readings(30),
-        both in prop::collection::vec(any::<prop::sample::Index>(), 0..10),
-        cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..4),
-    ) {
-        let mut late = late;
-        late.extend(both.iter().map(|i| i.get(&stored).clone()));
-        let stored_rows = rows(&stored);
-        let in_order = sorted(&stored_rows);
-        let mut cuts: Vec<usize> = cuts.iter().map(|i| i.index(in_order.len())).collect();
-        cuts.extend([0, in_order.len()]);
-        cuts.sort_unstable();
-
-        let late_rows = rows(&late);
-        let mut merge = LateMerge::new(&late_rows);
-        let mut merged = Rows::default();
-        for ends in cuts.windows(2) {
-            let mut part = Rows::default();
-            in_order[ends[0]..ends[1]].iter().for_each(|row| part.push_row(row));
-            merged.append(&merge.part(&part));
-        }
-        let (rest, added) = merge.rest();
-        merged.append(&rest);
-        prop_assert_eq!(merged.len(), stored.len() + added);
-        prop_assert!(keys(&merged).is_sorted());
-
-        // By key: stored; late with a time of its own, with its receipt time, and perhaps stored.
-        let mut counts: HashMap<ReadingKey, [usize; 4]> = HashMap::new();
-        stored_rows.iter().for_each(|row| counts.entry(row.key()).or_default()[0] += 1);
-        for row in late_rows.iter() {
-            let is_receipt = row.flags.any(RowFlags::RECEIPT_TIME);
-            let at = 1 + usize::from(is_receipt) + usize::from(is_receipt && row.flags.suspect());
-            counts.entry(row.key()).or_default()[at] += 1;
-        }
-        let mut found: HashMap<ReadingKey, usize> = HashMap::new();
-        merged.iter().for_each(|row| *found.entry(row.key()).or_default() += 1);
-        for (key, [stored, own, receipt, suspect]) in counts {
-            let new = usize::from(stored == 0 && own > 0) + receipt + suspect.saturating_sub(stored);
-            prop_assert_eq!(found.get(&key), Some(&(stored + new)));
-        }
-    }
-
-    #[test]
     fn damaged_bytes_are_an_error_or_other_values(
         readings in readings(300),
         places in prop::collection::vec((any::<prop::sample::Index>(), 0u8..8), 1..4),
@@ -182,9 +137,8 @@ fn a_field_of_several_kinds_has_an_entry_for_each() {
     assert_eq!(
         kinds,
         [
-            (EntryKind::Double(Some(2)), vec![0b0010_0101, 0b11]),
+            (EntryKind::Double, vec![0b0010_1101, 0b11]),
             (EntryKind::Int, vec![0b1000_0010, 0]),
-            (EntryKind::Double(None), vec![0b0000_1000, 0]),
             (EntryKind::Bool, vec![0b0100_0000, 0]),
             (text, vec![0b0001_0000, 0]),
         ]
@@ -255,8 +209,5 @@ fn a_part_that_contradicts_itself_is_refused() {
             .contains("index")
     );
     assert!(broken(|part| entry(part, "n").kind = EntryKind::Bool).contains("neither 0 nor 1"));
-    assert!(
-        broken(|part| entry(part, "door").kind = EntryKind::Double(Some(10))).contains("digits")
-    );
-    assert!(broken(|part| entry(part, "door").kind = EntryKind::Double(None)).contains("`door`: "));
+    assert!(broken(|part| entry(part, "door").kind = EntryKind::Double).contains("`door`: "));
 }

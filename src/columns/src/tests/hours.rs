@@ -102,14 +102,14 @@ fn naive_numbers(values: &[(i64, Value)], weighting: Weighting) -> Option<Number
         min_ts_ms,
         max_ts_ms,
         sum_sq: (n * squares - sum * sum) as f64 / n as f64 * EIGHTH * EIGHTH,
-        resets: 0.0,
+        increase: 0.0,
         integral: 0.0,
         covered_ms: 0,
     };
     for pair in samples.windows(2) {
         let a = pair[0].1.as_f64();
         let b = pair[1].1.as_f64();
-        naive.resets += if b < a { a } else { 0.0 };
+        naive.increase += if b < a { b } else { b - a };
         let ms = pair[1].0 - pair[0].0;
         if ms <= weighting.gap_max_ms {
             naive.covered_ms += ms;

@@ -77,8 +77,8 @@ fn a_day_takes_about_a_byte_a_value() {
         energy += random.i64(0..=3);
         temp += random.i64(-3..=3);
         let values = [
-            ("temp", ValueRef::Double(decimals::join(temp, 2))),
-            ("energy", ValueRef::Double(decimals::join(energy, 3))),
+            ("temp", ValueRef::Double(temp as f64 / 100.0)),
+            ("energy", ValueRef::Double(energy as f64 / 1000.0)),
             (
                 "status",
                 ValueRef::Str(["ok", "ok", "on"][minute as usize / 480]),
@@ -97,6 +97,6 @@ fn a_day_takes_about_a_byte_a_value() {
             bytes("door"),
             part.ts.len()
         ],
-        [556, 389, 36, 61, 29]
+        [704, 548, 36, 61, 29]
     );
 }
