@@ -1039,13 +1039,17 @@ _hourbucket() {
             return 0
             ;;
         hourbucket__subcmd__init)
-            opts="-h --shard --rollup-from --config --help config help"
+            opts="-h --shard --rollup-from --columns-from --config --help config help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
                 --rollup-from)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --columns-from)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

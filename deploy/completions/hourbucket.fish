@@ -50,6 +50,7 @@ complete -c hourbucket -n "__fish_hourbucket_using_subcommand probe" -s h -l hel
 complete -c hourbucket -n "__fish_hourbucket_using_subcommand check" -l config -d 'The configuration file [default: config/hourbucket.toml, if it exists]' -r -F
 complete -c hourbucket -n "__fish_hourbucket_using_subcommand check" -s h -l help -d 'Print help'
 complete -c hourbucket -n "__fish_hourbucket_using_subcommand init; and not __fish_seen_subcommand_from config help" -l rollup-from -d 'Also compute the days from this date on (rollup.days), such as 2023-01-01; can be interrupted and repeated, and the service may run' -r
+complete -c hourbucket -n "__fish_hourbucket_using_subcommand init; and not __fish_seen_subcommand_from config help" -l columns-from -d 'Also encode the columns from this date on (columns.enabled); can be interrupted and repeated, and the service may run' -r
 complete -c hourbucket -n "__fish_hourbucket_using_subcommand init; and not __fish_seen_subcommand_from config help" -l config -d 'The configuration file [default: config/hourbucket.toml, if it exists]' -r -F
 complete -c hourbucket -n "__fish_hourbucket_using_subcommand init; and not __fish_seen_subcommand_from config help" -l shard -d 'Also shard the collections; store.uri must point to a mongos'
 complete -c hourbucket -n "__fish_hourbucket_using_subcommand init; and not __fish_seen_subcommand_from config help" -s h -l help -d 'Print help'

@@ -1,4 +1,4 @@
-//! Daily rollups: the contract of both stores ([`store::days`]), and the days of the
+//! Days: the contract of both stores ([`store::days`], [`store::columns`]), and the days of the
 //! past: filled, checked and repaired.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
@@ -7,9 +7,15 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::support::mongod::{Mongod, unique_database};
+use columns::{DayEncoder, HoursEncoder, Line, Weighting, same_readings};
 use model::summary::summarise;
-use model::{BucketStart, Day, Number, PageKind, PageWrite, Rows, Span, StorageMode, Value, Zone};
+use model::{
+    BucketStart, Day, Number, PageKind, PageWrite, RowFlags, Rows, Span, StorageMode, Value,
+    ValueRef, Zone,
+};
 use mongodb::bson::{DateTime, Document, doc};
+use store::columns::{ColumnsQuery, DayColumns, bounds, count};
+use store::day_readings::{NoColumns, encode_day, stored_readings};
 use store::days::{
     DayMark, DayQuery, DayStore, DaySummary, DayWritten, DaysQuery, MarkQuery, MarksOf, SensorDay,
 };
@@ -35,8 +41,12 @@ async fn unprepared(database: &str, zone: &str) -> MongoStore {
         .unwrap();
     let zone = Zone::from(zone.parse::<chrono_tz::Tz>().unwrap());
     // Long enough for days of 2024: MongoDB removes expired documents once a minute.
-    let retention = Some(Duration::from_secs(20_000 * 86_400));
-    store.with_rollup(Some(RollupSchema { zone, retention }))
+    let kept = Some(Duration::from_secs(20_000 * 86_400));
+    store.with_rollup(Some(RollupSchema {
+        zone,
+        days: Some(kept),
+        columns: Some(kept),
+    }))
 }
 
 async fn mongo(database: &str, zone: &str) -> Result<MongoStore, String> {
@@ -211,6 +221,113 @@ async fn contract(store: &dyn Store) {
     assert_eq!(days.stored_days(&none).await.unwrap(), []);
 
     marks_of(days).await;
+    columns_of(store).await;
+}
+
+/// Readings of two fields, `n` of them from a time on; the values are `seed` and what follows it.
+fn many(ts_ms: i64, n: i64, seed: i64) -> Rows {
+    let mut rows = Rows::default();
+    for at in 0..n {
+        let values = [
+            ("n", ValueRef::Int(seed + at)),
+            ("text", ValueRef::Str(["a", "b"][at as usize % 2])),
+        ];
+        rows.push_named(ts_ms + at, RowFlags::default(), &values);
+    }
+    rows
+}
+
+fn encoded(day: &SensorDay, rows: &Rows) -> DayColumns {
+    let mut encoder = DayEncoder::default();
+    let mut parts = encoder.add(rows);
+    parts.extend(encoder.finish());
+    let mut hours = HoursEncoder::new(bounds(day, Span::HOUR), |_| WEIGHTING);
+    hours.add(rows);
+    DayColumns {
+        tags: [("site".to_owned(), "north".to_owned())].into(),
+        parts,
+        hours: hours.finish(),
+    }
+}
+
+const WEIGHTING: Weighting = Weighting {
+    line: Line::Straight,
+    gap_max_ms: HOUR,
+};
+
+/// Columns and hours: of the readings of pages, replaced only by those that count at least as many.
+async fn columns_of(store: &dyn Store) {
+    let columns = store.columns().expect("it has columns");
+    let of_pages = async |day: &SensorDay| encode_day(store, Span::HOUR, day, |_| WEIGHTING).await;
+    let a = day("A", START);
+    let computed = of_pages(&a).await.unwrap().unwrap();
+    assert_eq!(computed.count(), 4);
+    assert_eq!(computed.times(), Some((START + 7, START + 23 * HOUR + 7)));
+    let nothing = of_pages(&day("C", START)).await.unwrap();
+    assert_eq!(nothing, Err(NoColumns::Empty));
+
+    let put = async |day: &SensorDay, columns_of_day: &DayColumns| {
+        let entry = (day.clone(), columns_of_day.clone());
+        columns.write_columns(&[entry]).await.unwrap().remove(0)
+    };
+    let stored = async |sensors: &[&str], fields: &[&str]| {
+        let query = ColumnsQuery {
+            sensor_ids: sensors.iter().map(|id| (*id).into()).collect(),
+            from_ms: START,
+            to_ms: START + DAY,
+            fields: fields.iter().map(|name| (*name).to_owned()).collect(),
+        };
+        let hours = columns.hours_of(&query).await.unwrap();
+        (columns.columns_of(&query).await.unwrap().days, hours.days)
+    };
+    let few = encoded(&a, &many(START, 3, 1));
+    assert_eq!(put(&a, &few).await, DayWritten::Done);
+    assert_eq!(put(&a, &computed).await, DayWritten::Done);
+    assert_eq!(put(&a, &computed).await, DayWritten::Done, "repeated");
+    assert_eq!(put(&a, &few).await, DayWritten::Newer);
+    let (parts, hours) = stored(&["A", "C"], &[]).await;
+    assert_eq!(parts.len(), 1);
+    assert_eq!((&parts[0].parts, parts[0].day_ms), (&computed.parts, START));
+    assert_eq!(hours[0].hours, computed.hours);
+    assert_eq!(
+        (hours[0].count, Some(hours[0].times)),
+        (4, computed.times())
+    );
+    let decoded = stored_readings(store, &a).await.unwrap();
+    assert_eq!(decoded.len(), 4);
+
+    // Only some fields, of several sensors.
+    let b = day("B", START);
+    let two = encoded(&b, &many(START, 2, 1));
+    assert_eq!(put(&b, &two).await, DayWritten::Done);
+    let (parts, hours) = stored(&["A", "B"], &["text"]).await;
+    assert_eq!((parts.len(), hours.len()), (2, 2));
+    let text = parts[1].parts[0].decode().unwrap().rows();
+    assert_eq!(
+        text.iter().next().unwrap().named().last().unwrap().0,
+        "text"
+    );
+    assert_eq!(hours[1].tags, two.tags);
+
+    // A day of several parts is replaced as a whole, whatever it was before.
+    let mut before = 2;
+    for n in [100_001, 100_003, 250_000] {
+        let large = encoded(&b, &many(START, n, 7));
+        assert_eq!(large.parts.len() as i64, n / 100_000 + 1);
+        assert_eq!(put(&b, &large).await, DayWritten::Done);
+        assert_eq!(put(&b, &large).await, DayWritten::Done, "repeated");
+        assert_eq!(
+            put(&b, &two).await,
+            DayWritten::Newer,
+            "instead of {before}"
+        );
+        let (parts, hours) = stored(&["B"], &["n"]).await;
+        assert_eq!(count(&parts[0].parts), n as u64);
+        assert_eq!(hours[0].count, n as u64);
+        before = n;
+    }
+    let rows = stored_readings(store, &b).await.unwrap();
+    assert!(same_readings(&rows, &many(START, 250_000, 7)));
 }
 
 /// Marks: by instance, sensor and age; removed with their own version only.

@@ -7,15 +7,18 @@
     reason = "a test, with figures"
 )]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::read_api::prepared;
 use crate::support::mongod::Mongod;
 use crate::support::service::Service;
 use crate::support::{block_on, setting, wait_until};
-use model::Zone;
+use model::{Number, Span, ValueRef, Zone};
 use mongodb::bson::{Document, doc};
+use store::Store;
+use store::columns::ColumnsQuery;
+use store::mongo::MongoStore;
 
 const HOUR: i64 = 3_600_000;
 const DAY: i64 = 24 * HOUR;
@@ -23,6 +26,8 @@ const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A day's count, minimum, maximum and sum of `n`.
 type Summed = (i64, i64, i64, i64);
+/// The readings of days, by sensor and day: time and `n`.
+type Sent = BTreeMap<(String, i64), BTreeSet<(i64, i64)>>;
 
 #[test]
 fn days_equal_the_acknowledged_readings_whatever_is_killed() {
@@ -67,7 +72,8 @@ fn killed(mode: &str) {
     let mut mongod = Mongod::start();
     let config = format!(
         "store.mode = \"{mode}\"\nflush.max_age = \"300ms\"\njournal.segment_bytes = \"64KiB\"\n\
-         [rollup]\ndays = true\nzone = \"Europe/Berlin\"\nlate = \"400ms\"\nsettle = \"1s\"\n"
+         [rollup]\ndays = true\nzone = \"Europe/Berlin\"\nlate = \"400ms\"\nsettle = \"1s\"\n\
+         [columns]\nenabled = true\n"
     );
     let uri = mongod.uri();
     let mut services: Vec<Service> = (0..2)
@@ -76,6 +82,7 @@ fn killed(mode: &str) {
     let zone = Zone::from(chrono_tz::Tz::Europe__Berlin);
     let now_ms = crate::support::fleet::now_ms();
     let mut expected: BTreeMap<(String, i64), Summed> = BTreeMap::new();
+    let mut sent = Sent::new();
     let mut n = 0;
     let mut acknowledged = 0;
     for kill in 0..kills {
@@ -103,7 +110,9 @@ fn killed(mode: &str) {
             acknowledged += readings.len();
             for (sensor, ts_ms, n) in readings {
                 let start = zone.day(ts_ms.div_euclid(HOUR) * HOUR).start_ms;
-                let day = expected.entry((sensor, start)).or_insert((0, n, n, 0));
+                let key = (sensor, start);
+                sent.entry(key.clone()).or_default().insert((ts_ms, n));
+                let day = expected.entry(key).or_insert((0, n, n, 0));
                 *day = (day.0 + 1, day.1.min(n), day.2.max(n), day.3 + n);
             }
             std::thread::sleep(Duration::from_millis(rng.u64(0..60)));
@@ -128,6 +137,7 @@ fn killed(mode: &str) {
             .then_some(())
     });
     assert_eq!(days(), expected);
+    the_columns_are_the_readings(&uri, &sent);
     println!(
         "{mode}: {acknowledged} readings, {} days, {kills} kills",
         expected.len()
@@ -140,6 +150,73 @@ fn killed(mode: &str) {
             "{}",
             service.log()
         );
+    }
+}
+
+/// The columns decode to what was acknowledged, and the hours are those of a naive computation.
+fn the_columns_are_the_readings(uri: &str, sent: &Sent) {
+    let settings = config::Store {
+        uri: config::Secret::new(uri.to_owned()),
+        ..config::Config::default().store
+    };
+    let (columns, hours) = block_on(async {
+        let store = MongoStore::new(&settings, Span::HOUR, Duration::from_secs(3600))
+            .await
+            .unwrap();
+        store.prepare().await.unwrap();
+        let query = ColumnsQuery {
+            sensor_ids: sent
+                .keys()
+                .map(|(sensor, _)| sensor.as_str().into())
+                .collect::<BTreeSet<_>>()
+                .into_iter()
+                .collect(),
+            from_ms: i64::MIN / 2,
+            to_ms: i64::MAX / 2,
+            fields: vec![],
+        };
+        let columns = store.columns().unwrap();
+        let hours = columns.hours_of(&query).await.unwrap().days;
+        (columns.columns_of(&query).await.unwrap().days, hours)
+    });
+    let mut decoded = Sent::new();
+    for day in columns {
+        let key = (day.sensor_id.to_string(), day.day_ms);
+        for part in &day.parts {
+            let part = part.decode().unwrap();
+            let readings = decoded.entry(key.clone()).or_default();
+            for (ts_ms, value) in part.values("n") {
+                let ValueRef::Int(n) = value else {
+                    panic!("{value:?}")
+                };
+                assert!(readings.insert((ts_ms, n)), "twice: {key:?} {ts_ms}");
+            }
+        }
+    }
+    assert_eq!(&decoded, sent);
+    assert_eq!(hours.len(), sent.len());
+    for day in hours {
+        let readings = &sent[&(day.sensor_id.to_string(), day.day_ms)];
+        for (at, hour) in &day.hours.fields["n"] {
+            let from_ms = day.day_ms + *at as i64 * HOUR;
+            let of_hour = readings.range((from_ms, 0)..(from_ms + HOUR, 0));
+            let values: Vec<(i64, i64)> = of_hour.copied().collect();
+            let numbers = hour.numbers.as_ref().unwrap();
+            assert_eq!(numbers.count as usize, values.len());
+            let sum: i64 = values.iter().map(|(_, n)| n).sum();
+            assert_eq!(numbers.sum, Number::Int(sum));
+            assert_eq!(numbers.first_ts_ms, values[0].0);
+            assert_eq!(numbers.last_ts_ms, values[values.len() - 1].0);
+            let rises = values.windows(2).map(|pair| {
+                if pair[1].1 < pair[0].1 {
+                    pair[1].1
+                } else {
+                    pair[1].1 - pair[0].1
+                }
+            });
+            let same_ms = values.windows(2).any(|pair| pair[0].0 == pair[1].0);
+            assert!(same_ms || numbers.increase == rises.sum::<i64>() as f64);
+        }
     }
 }
 

@@ -1,17 +1,21 @@
 //! The simulated database as one process sees it: its [`Store`].
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
 use model::{
-    BucketStart, CatalogUpdate, DeadLetter, LatestUpdate, PageWrite, SensorId, StorageMode,
+    BucketKey, BucketStart, CatalogUpdate, DeadLetter, LatestUpdate, PageWrite, SensorId, Span,
+    StorageMode,
 };
 use store::catalog::{CatalogEntry, CatalogQuery};
+use store::columns::ColumnStore;
 use store::days::DayStore;
 use store::reading::{
     DeadLetterQuery, MeasurementQuery, MeasurementResults, PageQuery, PageResults, SensorQuery,
     StoredDeadLetter, StoredSensor,
 };
+use store::tier::{ComparedPage, Tier};
 use store::{
     BoxFuture, DeadLetterWritten, LatestWriteResult, LoadRequest, LoadResult, PageWriteResult,
     PrepareError, PreparedStore, Store, StoreError,
@@ -26,9 +30,16 @@ pub(crate) struct Client {
     pub(crate) server: Arc<Server>,
     pub(crate) process: u64,
     pub(crate) storage_mode: StorageMode,
+    pub(crate) span: Span,
 }
 
 impl Client {
+    /// What columns add to pages; `None` in histories without the removal of days.
+    pub(crate) fn tier(&self) -> Option<Tier<'_>> {
+        let zone = self.server.state().pages.days.zone?;
+        Some(Tier::new(self, zone, self.span))
+    }
+
     pub(crate) fn read<'a, T: Send + 'a>(
         &'a self,
         read: impl FnOnce(&Pages) -> T + Send + 'a,
@@ -78,6 +89,13 @@ impl Store for Client {
                 .server
                 .load(self.process, requests, within, self.storage_mode)
                 .await;
+            let response = match (response, self.tier()) {
+                (Ok(mut answers), Some(tier)) => {
+                    tier.complete_loads(requests, &mut answers).await;
+                    Ok(answers)
+                }
+                (response, _) => response,
+            };
             let list = || {
                 requests
                     .iter()
@@ -145,6 +163,45 @@ impl Store for Client {
     }
 
     fn pages<'a>(&'a self, q: &'a PageQuery) -> BoxFuture<'a, Result<PageResults, StoreError>> {
+        Box::pin(async move {
+            let mut results = self.read(move |pages| pages.read_pages(q)).await?;
+            if let Some(tier) = self.tier() {
+                let read = |q: PageQuery| -> BoxFuture<'_, _> {
+                    Box::pin(async move { self.read(|pages| pages.read_pages(&q)).await })
+                };
+                tier.complete_pages(q, &mut results, read).await?;
+            }
+            Ok(results)
+        })
+    }
+
+    fn find_removable(
+        &self,
+        ended_ms: Range<i64>,
+        pages_max: usize,
+    ) -> BoxFuture<'_, Result<Vec<BucketKey>, StoreError>> {
+        let span = self.span;
+        self.read(move |pages| pages.find_removable(span, ended_ms, pages_max))
+    }
+
+    fn remove_compared<'a>(
+        &'a self,
+        compared: &'a [ComparedPage],
+    ) -> BoxFuture<'a, Result<u64, StoreError>> {
+        Box::pin(async move {
+            let removed = self.change(compared, |pages, page| pages.remove_compared(page));
+            Ok(removed
+                .await?
+                .into_iter()
+                .filter(|is_removed| *is_removed)
+                .count() as u64)
+        })
+    }
+
+    fn stored_pages<'a>(
+        &'a self,
+        q: &'a PageQuery,
+    ) -> BoxFuture<'a, Result<PageResults, StoreError>> {
         self.read(move |pages| pages.read_pages(q))
     }
 
@@ -174,6 +231,10 @@ impl Store for Client {
     }
 
     fn days(&self) -> Option<&dyn DayStore> {
+        Some(self)
+    }
+
+    fn columns(&self) -> Option<&dyn ColumnStore> {
         Some(self)
     }
 

@@ -1,20 +1,27 @@
-//! The daily rollup of the simulated database, and the oracle for it: at rest, each day equals its
-//! hours and no mark is left.
+//! The days of the simulated database, and the oracle for them: at rest, each day equals its hours,
+//! its columns are its readings, and no mark is left.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use model::{Day, Zone};
+use columns::{DayHours, HoursEncoder, same_readings};
+use model::{BucketStart, Day, Reading, Rows, Span};
+use pipeline::rollup::state::RollupSettings;
+use store::columns::{
+    ColumnStore, ColumnsQuery, DayColumns, OfSensors, StoredColumns, StoredHours, bounds,
+};
 use store::days::{DayMark, DayQuery, DayStore, DaySummary, DayWritten, MarkQuery, SensorDay};
 use store::{BoxFuture, StoreError};
 use testkit::memory_store::Pages;
 
 use super::client::Client;
+use super::process::WEIGHTING;
+use super::removal;
 use super::server::Applied;
 
 impl Client {
     /// Carries out a change in two halves, with other commands in between, and with the faults of
     /// the database. A late change is carried out long after the client gave up.
-    fn change<'a, T: Clone + Send + Sync + 'static, A: Send + 'a>(
+    pub(crate) fn change<'a, T: Clone + Send + Sync + 'static, A: Send + 'a>(
         &'a self,
         parts: &'a [T],
         apply: impl Fn(&mut Pages, &T) -> A + Send + 'static,
@@ -129,8 +136,77 @@ impl DayStore for Client {
     }
 }
 
+impl ColumnStore for Client {
+    fn write_columns<'a>(
+        &'a self,
+        days: &'a [(SensorDay, DayColumns)],
+    ) -> BoxFuture<'a, Result<Vec<DayWritten>, StoreError>> {
+        self.change(days, |pages, (day, columns)| {
+            pages.write_columns(day, columns)
+        })
+    }
+
+    fn columns_of<'a>(
+        &'a self,
+        query: &'a ColumnsQuery,
+    ) -> BoxFuture<'a, Result<OfSensors<StoredColumns>, StoreError>> {
+        self.read(move |pages| pages.columns_of(query))
+    }
+
+    fn hours_of<'a>(
+        &'a self,
+        query: &'a ColumnsQuery,
+    ) -> BoxFuture<'a, Result<OfSensors<StoredHours>, StoreError>> {
+        self.read(move |pages| pages.hours_of(query))
+    }
+}
+
+/// A difference between the columns of a day and its readings, if there is one.
+fn find_wrong_columns(pages: &Pages, day: &SensorDay, span: Span) -> Option<String> {
+    let mut rows = Rows::default();
+    let is_of = |reading: &&Reading| {
+        *reading.sensor_id == *day.sensor_id && day.day.contains(span.floor(reading.ts_ms).0)
+    };
+    let readings = pages.readings();
+    readings
+        .filter(is_of)
+        .for_each(|reading| rows.push_reading(reading));
+    let key = (day.sensor_id.to_string(), day.day.start_ms);
+    let Some(columns) = pages.days.columns.get(&key) else {
+        return (!rows.is_empty()).then(|| format!("day {key:?} has no columns: {rows:?}"));
+    };
+    let mut decoded = Rows::default();
+    for part in &columns.parts {
+        match part.decode() {
+            Ok(part) => decoded.append(&part.rows()),
+            Err(error) => return Some(format!("day {key:?}: {error}")),
+        }
+    }
+    if !same_readings(&decoded, &rows) {
+        return Some(format!(
+            "day {key:?} has {decoded:?} in columns, and {rows:?}"
+        ));
+    }
+    let mut hours = HoursEncoder::new(bounds(day, span), |_| WEIGHTING);
+    hours.add(&rows);
+    // As text: a sum may be NaN.
+    let text = |hours: &DayHours| format!("{hours:?}");
+    let naive = text(&hours.finish());
+    let found = text(&columns.hours);
+    let differ = || found.bytes().zip(naive.bytes()).position(|(a, b)| a != b);
+    (found != naive).then(|| {
+        let at = differ().unwrap_or_default().saturating_sub(300);
+        let part = |text: &str| text.chars().skip(at).take(600).collect::<String>();
+        format!(
+            "hours of day {key:?}: {}, not {}",
+            part(&found),
+            part(&naive)
+        )
+    })
+}
+
 /// A difference between the days and their hours, if there is one.
-pub(crate) fn find_wrong_day(pages: &Pages, zone: Zone) -> Option<String> {
+pub(crate) fn find_wrong_day(pages: &Pages, rollup: &RollupSettings) -> Option<String> {
     if let Some((mark, _)) = pages.days.marks.first_key_value() {
         return Some(format!(
             "{} marks are left, such as {mark:?}",
@@ -139,7 +215,7 @@ pub(crate) fn find_wrong_day(pages: &Pages, zone: Zone) -> Option<String> {
     }
     let mut days: BTreeMap<(String, i64), SensorDay> = BTreeMap::new();
     for (sensor, start, _) in pages.pages.keys() {
-        let day = zone.day(start.0);
+        let day = rollup.zone.day(start.0);
         days.insert(
             (sensor.clone(), day.start_ms),
             SensorDay {
@@ -150,6 +226,18 @@ pub(crate) fn find_wrong_day(pages: &Pages, zone: Zone) -> Option<String> {
     }
     let text = |summary: Option<&DaySummary>| format!("{summary:?}");
     for (key, day) in &days {
+        let of_day = |(_, start, _): &&(String, BucketStart, u32)| day.day.contains(start.0);
+        let of_sensor = pages.pages.keys().filter(|(sensor, ..)| *sensor == key.0);
+        // Readings that were removed before the day was computed are in no columns.
+        let is_removed = |(sensor, start, _): &(String, BucketStart, u32)| {
+            removal::is_removed(pages, sensor, *start)
+        };
+        let is_tiered = pages.days.zone.is_some();
+        if (is_tiered || !of_sensor.filter(of_day).any(is_removed))
+            && let Some(wrong) = find_wrong_columns(pages, day, rollup.span)
+        {
+            return Some(wrong);
+        }
         let computed = pages.compute_day(day);
         let stored = pages.days.documents.get(key);
         // As text: a sum may be NaN.

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use columns::{Line, Weighting};
 use model::ack::{Ack, AckOutcome};
 use model::{Clock, DeadLetter, Now, Reading, ReadingBatch, StorageMode, Value};
 use pipeline::accumulate::state::ShardSettings;
@@ -14,9 +15,11 @@ use pipeline::dead_letters::DeadLetters;
 use pipeline::flush::Flusher;
 use pipeline::flush::due::DuePolicy;
 use pipeline::rollup::state::RollupSettings;
-use pipeline::rollup::{RollupTask, recovery};
+use pipeline::rollup::{DayKinds, RollupTask, recovery};
 use pipeline::route::row_refs;
 use store::Store;
+use store::days::SensorDay;
+use store::tier::remove_day;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -24,6 +27,17 @@ use tokio::time::Instant;
 use super::client::Client;
 use super::identity;
 use super::server::Server;
+
+/// Everything is computed of a day. Readings are at most minutes apart.
+const KINDS: DayKinds = DayKinds {
+    days: true,
+    columns: Some(WEIGHTING),
+};
+/// Of the hours.
+pub(crate) const WEIGHTING: Weighting = Weighting {
+    line: Line::Straight,
+    gap_max_ms: 600_000,
+};
 
 /// The parts and settings that all processes of a history share.
 pub(crate) struct World {
@@ -182,6 +196,7 @@ impl Instance {
             server: world.server.clone(),
             process,
             storage_mode: self.storage_mode,
+            span: world.settings.span,
         });
         let clock: Arc<dyn Clock> = Arc::new(WrongClock {
             world: world.clone(),
@@ -216,8 +231,14 @@ impl Instance {
             };
             let gauges = Arc::default();
             let backoff = world.settings.backoff;
-            let (rollup, view, rollup_task) =
-                RollupTask::new(rollup, flusher.clone(), backoff, clock.clone(), gauges);
+            let (rollup, view, rollup_task) = RollupTask::new(
+                rollup,
+                KINDS,
+                flusher.clone(),
+                backoff,
+                clock.clone(),
+                gauges,
+            );
             views.push(view);
             tasks.push(tokio::spawn(rollup_task.run()));
             tasks.push(tokio::spawn(task.with_rollup(Some(rollup)).run()));
@@ -233,6 +254,7 @@ impl Instance {
         let wait = self.ever_measured;
         let commands_max = world.commands_max;
         tasks.push(tokio::spawn(stretch(world.clone(), flusher.clone())));
+        tasks.push(tokio::spawn(remove_days(world.clone(), client.clone())));
         tasks.push(tokio::spawn(upkeep(client, flusher, wait, commands_max)));
         let (feed, fed) = mpsc::unbounded_channel();
         let alive = Arc::new(AtomicBool::new(true));
@@ -346,6 +368,27 @@ async fn upkeep(client: Arc<Client>, flusher: Flusher, wait: bool, commands_max:
             flusher.note_answer();
         }
         tokio::time::sleep(Duration::from_secs(5)).await;
+    }
+}
+
+/// Removes the readings of days that have ended, if columns have them; in histories with it, and
+/// whatever the clock of the process.
+async fn remove_days(world: Arc<World>, client: Arc<Client>) {
+    let mut rng = fastrand::Rng::with_seed(client.process ^ world.begin_ms as u64);
+    let zone = world.rollup.zone;
+    let span = world.settings.span;
+    while client.tier().is_some() {
+        tokio::time::sleep(Duration::from_millis(rng.u64(100..20_000))).await;
+        let before_ms = zone.day(world.true_ms()).start_ms;
+        let found = client.find_removable(i64::MIN..before_ms + 1, rng.usize(1..6));
+        let buckets = found.await.unwrap_or_default();
+        for bucket in buckets {
+            let day = SensorDay {
+                day: zone.day(bucket.start.0),
+                sensor_id: bucket.sensor_id,
+            };
+            let _ = remove_day(&*client, span, &day, WEIGHTING).await;
+        }
     }
 }
 

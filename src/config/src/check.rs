@@ -303,7 +303,8 @@ fn times(config: &Config, report: &mut Report) {
     let Some(readings) = config.store.retention_readings else {
         return;
     };
-    if readings < past {
+    // With columns a late reading is compared with them.
+    if readings < past && !config.columns.enabled {
         report.impossible(
             &["store.retention_readings", "limits.past"],
             format!(
@@ -312,8 +313,8 @@ fn times(config: &Config, report: &mut Report) {
                 write_duration(past),
                 write_duration(readings)
             ),
-            "decrease limits.past to at most store.retention_readings, or increase \
-             store.retention_readings",
+            "decrease limits.past to at most store.retention_readings, increase \
+             store.retention_readings, or set columns.enabled = true",
         );
     }
     if let Some(retention) = config
@@ -334,7 +335,7 @@ fn times(config: &Config, report: &mut Report) {
 
 fn rollup(config: &Config, report: &mut Report) {
     let rollup = &config.rollup;
-    if !rollup.days {
+    if !rollup.days && !config.columns.enabled {
         return;
     }
     let span = config.bucket.span;
@@ -343,7 +344,7 @@ fn rollup(config: &Config, report: &mut Report) {
         report.impossible(
             &["bucket.span", "rollup.days"],
             "with this span a day would be a single bucket",
-            "set rollup.days = false, or use a bucket.span of at most \"12h\"",
+            "set rollup.days and columns.enabled = false, or use a bucket.span of at most \"12h\"",
         );
     } else if let Some(day) = zone.misaligned(span) {
         report.impossible(
@@ -374,17 +375,21 @@ fn rollup(config: &Config, report: &mut Report) {
             ),
         );
     }
-    if let Some(days) = rollup
-        .retention
-        .filter(|days| hours.is_none_or(|hours| *days < hours))
-    {
-        report.impossible(
-            &["rollup.retention", "store.retention"],
-            format!(
-                "days are removed after {}, before the hours that they summarize",
-                write_duration(days)
-            ),
-            "set rollup.retention to at least store.retention, or remove it to keep days forever",
-        );
+    for (key, what, kept) in [
+        ("rollup.retention", "days", rollup.retention),
+        ("columns.retention", "columns", config.columns.retention),
+    ] {
+        if let Some(kept) = kept.filter(|kept| hours.is_none_or(|hours| *kept < hours)) {
+            report.impossible(
+                &[key, "store.retention"],
+                format!(
+                    "{what} are removed after {}, before their hours",
+                    write_duration(kept)
+                ),
+                format!(
+                    "set {key} to at least store.retention, or remove it to keep {what} forever"
+                ),
+            );
+        }
     }
 }

@@ -68,7 +68,7 @@ pub use load::{Loaded, environment, load};
 pub use manager::{Manager, manager};
 pub use mqtt::{Mqtt, MqttProtocol, Retained, Subscription};
 pub use pipeline::{
-    Accumulate, AckMode, Audit, Bucket, DeadLetters, Enrich, Flush, Ingest, Journal,
+    Accumulate, AckMode, Audit, Bucket, Columns, DeadLetters, Enrich, Flush, Ingest, Journal,
 };
 pub use pipeline::{Latest, Log, LogFormat, Rollup, Sensors, Shutdown, Store, StoreMode};
 pub use ports::{Admin, ClientAuth, Connections, Http, HttpTimes, Listen, ListenMqtt, Promql};
@@ -108,6 +108,7 @@ settings! {
         journal: Journal = Journal::default(), Section;
         latest: Latest = Latest::default(), Section;
         rollup: Rollup = Rollup::default(), Section;
+        columns: Columns = Columns::default(), Section;
         sensors: Sensors = Sensors::default(), Section;
         enrich: Enrich = Enrich::default(), Section;
         limits: Limits = Limits::default(), Section;
@@ -155,14 +156,17 @@ impl Config {
     /// `limits.import_past`, up to what `[store]` keeps: an older reading would be acknowledged and
     /// soon removed.
     fn import_past(&self) -> Duration {
-        // The days of a rollup need all of their hours.
-        let margin = match self.rollup.days {
+        // Days and columns need all hours of a day.
+        let margin = match self.rollup.days || self.columns.enabled {
             true => check::ROLLUP_MARGIN,
             false => Duration::ZERO,
         };
         let kept = self.store.retention.map(|kept| kept.saturating_sub(margin));
-        // Once an hour's readings are removed, no more readings can be stored for it.
-        let kept = kept.into_iter().chain(self.store.retention_readings);
+        // Once an hour's readings are removed, no more readings can be stored for it, unless columns
+        // have them.
+        let readings = self.store.retention_readings;
+        let readings = readings.filter(|_| !self.columns.enabled);
+        let kept = kept.into_iter().chain(readings);
         kept.fold(self.limits.import_past, Duration::min)
     }
 

@@ -253,6 +253,23 @@ settings! {
 }
 
 settings! {
+    pub struct Columns, restart("its tasks are started and its collections prepared at startup") {
+        /// Maintains sensor_columns, the readings of a sensor and day in columns of about a byte a
+        /// value, and sensor_day_hours, the rich summaries of its hours (docs/columns.md). They are
+        /// computed as days are, with the zone, times and memory of [rollup], and updated by late
+        /// readings. For a database with data, `hourbucket init --columns-from 2023-01-01` fills
+        /// the past.
+        enabled: bool = false, flag();
+        /// How long columns and hours are kept after the end of their day; absent: forever.
+        retention: Option<Duration> = None, duration(DAY..=RETENTION_MAX).optional(),
+            example("\"3650d\"");
+        /// Between two readings of a field that are further apart, its value counts as unknown: the
+        /// time between them is not in covered_ms, integral and state_ms.
+        gap_max: Duration = HOUR, duration(SECOND..=DAY);
+    }
+}
+
+settings! {
     pub struct Sensors, restart("the shards and the read API are created with it at startup") {
         /// A sensor is silent if nothing of it has arrived for this long, whatever the time of its
         /// readings: hourbucket_sensors_silent, an alert, /v1/sensors?silent=true, the fleet page.

@@ -21,9 +21,13 @@ pub const DAYS: &str = "sensor_days";
 pub const DAY_SUMMARIES: &str = "sensor_day_summaries";
 /// The collection of marks of days that must be computed again.
 pub const PENDING_DAYS: &str = "rollup_pending";
+/// The collection of the readings of days, in columns.
+pub const COLUMNS: &str = "sensor_columns";
+/// The collection of the rich summaries of hours, one document for a day.
+pub const DAY_HOURS: &str = "sensor_day_hours";
 
 /// All of them. No setting may name one of these as a collection of the user.
-pub const OWN: [&str; 10] = [
+pub const OWN: [&str; 12] = [
     READINGS,
     META,
     SUMMARIES,
@@ -34,4 +38,6 @@ pub const OWN: [&str; 10] = [
     DAYS,
     DAY_SUMMARIES,
     PENDING_DAYS,
+    COLUMNS,
+    DAY_HOURS,
 ];

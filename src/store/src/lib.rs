@@ -25,17 +25,21 @@
 
 mod ability;
 pub mod catalog;
+pub mod columns;
+pub mod day_readings;
 pub mod days;
 pub mod dead_letter_filter;
 mod error;
 pub mod fill_catalog;
 pub mod maintain;
+pub mod maintain_columns;
 pub mod mongo;
 pub mod reading;
 pub mod registry;
 pub mod retention;
 pub mod summaries;
 pub mod summary_pages;
+pub mod tier;
 
 pub use ability::{Ability, Outcome};
 pub use error::{PrepareError, PrepareErrorEnd, StoreError, StoreErrorKind};
@@ -314,6 +318,28 @@ pub trait Store: Send + Sync + 'static {
         Box::pin(async { Ok(RemovedReadings::default()) })
     }
 
+    /// The buckets of the oldest pages that have readings in their documents, ended before this time
+    /// and at or after the other (ms since 1970): each once, oldest first,
+    /// of at most so many pages.
+    fn find_removable(
+        &self,
+        ended_ms: std::ops::Range<i64>,
+        pages_max: usize,
+    ) -> BoxFuture<'_, Result<Vec<BucketKey>, StoreError>> {
+        let _ = (ended_ms, pages_max);
+        Box::pin(async { Ok(vec![]) })
+    }
+
+    /// Removes the readings of pages that have not changed since they were compared with columns,
+    /// and seals them; returns how many. See [`tier`].
+    fn remove_compared<'a>(
+        &'a self,
+        pages: &'a [tier::ComparedPage],
+    ) -> BoxFuture<'a, Result<u64, StoreError>> {
+        let _ = pages;
+        Box::pin(async { Ok(0) })
+    }
+
     /// Loads buckets; the results are in the order of the requests. `within` limits the whole call:
     /// a bucket that is not complete by then gets a timeout, and one that was not started gets
     /// [`StoreError::deferred`]. Without a limit, a bucket may take as long as its parts keep
@@ -372,6 +398,14 @@ pub trait Store: Send + Sync + 'static {
     /// Reads the pages of one sensor; see [`reading`].
     fn pages<'a>(&'a self, query: &'a PageQuery) -> BoxFuture<'a, Result<PageResults, StoreError>>;
 
+    /// The same, as they are stored: without the readings that only columns have ([`tier`]).
+    fn stored_pages<'a>(
+        &'a self,
+        query: &'a PageQuery,
+    ) -> BoxFuture<'a, Result<PageResults, StoreError>> {
+        self.pages(query)
+    }
+
     /// Reads the measurements of one sensor, including those of buckets in [`StorageMode::Bucket`]
     /// (a conversion may have left some). Empty if the store has no time-series collection.
     fn measurements<'a>(
@@ -425,6 +459,11 @@ pub trait Store: Send + Sync + 'static {
 
     /// The daily rollups; `None` if the store has none.
     fn days(&self) -> Option<&dyn days::DayStore> {
+        None
+    }
+
+    /// The days in columns; `None` if the store has none.
+    fn columns(&self) -> Option<&dyn columns::ColumnStore> {
         None
     }
 

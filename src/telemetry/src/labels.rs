@@ -96,6 +96,8 @@ closed_set! {
         Refused => "refused",
         /// Some of their hours may have expired.
         Expired => "expired",
+        /// Their columns would be too large; they stay in their pages.
+        TooLarge => "too_large",
     }
 
     /// The result of an attempt to load something as a whole.

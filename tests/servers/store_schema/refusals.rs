@@ -125,7 +125,8 @@ async fn a_name_that_something_else_has_is_refused_before_anything_is_created() 
     let rig = Rig::new("kinds").await;
     let rollup = RollupSchema {
         zone: Zone::UTC,
-        retention: None,
+        days: Some(None),
+        columns: Some(None),
     };
     let optional = OptionalIndexes {
         latest: true,

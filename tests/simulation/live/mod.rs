@@ -5,7 +5,8 @@
 //! histories whose age is stretched) + 15 s during which the database responds, and no entry keeps
 //! the journal for longer than `flush.quarantine_after` beyond that. In some histories the readings
 //! of old buckets are removed ([`super::removal`]); later readings of such a bucket may become dead
-//! letters, also after a replay.
+//! letters, also after a replay. In others, each process removes the readings of days that columns
+//! have ([`store::tier`]), and no reading may become a dead letter because of that.
 
 mod oracles;
 
@@ -214,6 +215,8 @@ impl Life {
             world.rollup.bytes_max = rng.usize(6000..20_000);
         }
         let removes_after_ms = (rng.u8(0..4) == 0).then(|| rng.i64(0..3 * span.ms()));
+        let is_tiered = removes_after_ms.is_none() && rng.bool();
+        world.server.state().pages.days.zone = is_tiered.then_some(world.rollup.zone);
         world.server.state().faults = [0, 60, 20][rng.usize(0..3)];
         world.server.state().trouble = trouble;
         world.server.state().bucket = one.then(|| span.floor(world.begin_ms + sensors[AWKWARD]));
@@ -508,8 +511,7 @@ impl Life {
             }
             for _ in 0..600 {
                 tokio::time::sleep(Duration::from_secs(1)).await;
-                wrong =
-                    days::find_wrong_day(&self.world.server.state().pages, self.world.rollup.zone);
+                wrong = days::find_wrong_day(&self.world.server.state().pages, &self.world.rollup);
                 if wrong.is_none() {
                     return;
                 }

@@ -4,6 +4,9 @@
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::{Flusher, Permit, acquire};
+use columns::Weighting;
+use store::columns::DayColumns;
+use store::day_readings::{NoColumns, encode_day};
 use store::days::{DayMark, DayStore, DaySummary, DayWritten, MarkQuery, SensorDay};
 use store::{Ability, Outcome, StoreError, StoreErrorKind};
 use telemetry::metrics;
@@ -61,7 +64,7 @@ impl Flusher {
     /// Nothing was computed: request fewer.
     pub async fn compute_days(
         &self,
-        _permit: DaysPermit,
+        _permit: &DaysPermit,
         days: &[SensorDay],
     ) -> Result<Vec<Option<DaySummary>>, StoreError> {
         counted(self.day_store()?.compute_days(days).await)
@@ -79,12 +82,41 @@ impl Flusher {
         counted(self.day_store()?.write_days(days, false).await)
     }
 
+    /// See [`encode_day`].
+    ///
+    /// # Errors
+    /// The store failed.
+    pub(crate) async fn encode_day(
+        &self,
+        _permit: &DaysPermit,
+        day: &SensorDay,
+        weighting: Weighting,
+    ) -> Result<Result<DayColumns, NoColumns>, StoreError> {
+        counted(encode_day(&*self.store, self.span, day, |_| weighting).await)
+    }
+
+    /// See [`store::columns::ColumnStore::write_columns`].
+    ///
+    /// # Errors
+    /// Any day may be written.
+    pub(crate) async fn write_columns(
+        &self,
+        _permit: Permit,
+        days: &[(SensorDay, DayColumns)],
+    ) -> Result<Vec<DayWritten>, StoreError> {
+        let columns = self.store.columns();
+        counted(columns.ok_or_else(no_days)?.write_columns(days).await)
+    }
+
     fn day_store(&self) -> Result<&dyn DayStore, StoreError> {
-        let detail = "this store has no daily rollups".to_owned();
-        self.store.days().ok_or(StoreError::NotApplied {
-            kind: StoreErrorKind::Command,
-            detail,
-        })
+        self.store.days().ok_or_else(no_days)
+    }
+}
+
+fn no_days() -> StoreError {
+    StoreError::NotApplied {
+        kind: StoreErrorKind::Command,
+        detail: "this store has no days".to_owned(),
     }
 }
 

@@ -1,12 +1,14 @@
-//! Rollup: `sensor_days`, one document per sensor and day, computed from the stored hours. Off by
-//! default (`rollup.days`).
+//! Rollup: what is computed of a sensor and day when the day is over: `sensor_days` from its stored
+//! hours (`rollup.days`), `sensor_columns` and `sensor_day_hours` from its readings
+//! (`columns.enabled`); which of them, [`DayKinds`] says.
 //!
 //! ```text
 //!  shard ─[RollupHandle: arrivals, settled readings]─> state ─[task]─> marks, days ─[flush]─> store
 //! ```
 //!
-//! A day's document is a function of the stored pages of its hours ([`store::days`]). So
-//! nothing is added to it: when the hours of a day have changed, it is computed again and replaced.
+//! A day's documents are functions of the stored pages of its hours ([`store::days`],
+//! [`store::columns`]). So nothing is added to them: when the hours of a day have changed, it is computed again and they
+//! are replaced.
 //!
 //! **Life of a change.** A reading arrives at its shard, which passes it on: its day gets an entry
 //! in [`state`], and a *mark* in the collection `rollup_pending`, before the journal may release
@@ -40,8 +42,11 @@
 //! only with the version that this entry knows, after a computation that began after the last
 //! change. An entry without a durable mark is never dropped.
 
+mod compute;
 pub mod recovery;
 pub mod state;
+
+pub use compute::DayKinds;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -57,7 +62,7 @@ use model::ack::Ack;
 use model::{Clock, Day, ReadingBatch, RowPosition};
 use state::{Rollup, RollupSettings, RollupUsage, Settled};
 use store::StoreError;
-use store::days::{DayMark, DayWritten, SensorDay};
+use store::days::{DayMark, SensorDay};
 use telemetry::metrics::{self, DayResult};
 
 /// Marks in one command.
@@ -167,6 +172,7 @@ enum Done {
 pub struct RollupTask {
     shared: Arc<Shared>,
     flusher: Flusher,
+    kinds: DayKinds,
     gauges: Arc<RollupGauges>,
     backoff: Backoff,
     /// At most one command for marks, and one for days.
@@ -185,6 +191,7 @@ impl RollupTask {
     /// The handles and their task.
     pub fn new(
         settings: RollupSettings,
+        kinds: DayKinds,
         flusher: Flusher,
         backoff: Backoff,
         clock: Arc<dyn Clock>,
@@ -200,6 +207,7 @@ impl RollupTask {
         let task = RollupTask {
             shared: shared.clone(),
             flusher,
+            kinds,
             gauges,
             backoff,
             jobs: JoinSet::new(),
@@ -300,10 +308,11 @@ impl RollupTask {
         }
         let flusher = self.flusher.clone();
         let clock = self.shared.clock.clone();
+        let kinds = self.kinds;
         self.is_computing = true;
         self.jobs.spawn(async move {
             let begun_ms = clock.now().mono_ms;
-            let result = compute(&flusher, permit, &days).await;
+            let result = kinds.compute(&flusher, &permit, &days).await;
             Done::Computed(days, result, clock.now().mono_ms - begun_ms)
         });
     }
@@ -366,49 +375,4 @@ impl RollupTask {
         metrics::store_retries_total(1);
         self.backoff.wait(failures, fastrand::f64()).as_millis() as u64
     }
-}
-
-/// Computes days and writes them; returns which documents are as new as the computation.
-async fn compute(
-    flusher: &Flusher,
-    permit: DaysPermit,
-    days: &[SensorDay],
-) -> Result<Vec<bool>, StoreError> {
-    let computed = flusher.compute_days(permit, days).await?;
-    let mut answers = vec![false; days.len()];
-    let mut at = vec![];
-    let mut writes = vec![];
-    for (i, (day, summary)) in days.iter().zip(computed).enumerate() {
-        match summary {
-            // Without hours there is no document.
-            Some(summary) if summary.hour.count == 0 => answers[i] = true,
-            Some(summary) => {
-                at.push(i);
-                writes.push((day.clone(), summary));
-            }
-            None => {}
-        }
-    }
-    if writes.is_empty() {
-        return Ok(answers);
-    }
-    let written = flusher.write_days(flusher.permit().await, &writes).await?;
-    let mut refused = 0;
-    for (i, written) in at.into_iter().zip(written) {
-        answers[i] = true;
-        if let DayWritten::Rejected { detail } = written {
-            refused += 1;
-            let sensor_id = &*days[i].sensor_id;
-            let day_ms = days[i].day.start_ms;
-            tracing::error!(
-                sensor_id,
-                day_ms,
-                detail,
-                "store refused the document of a day"
-            );
-        }
-    }
-    metrics::rollup_computed_total(DayResult::Refused, refused);
-    metrics::rollup_computed_total(DayResult::Written, writes.len() as u64 - refused);
-    Ok(answers)
 }

@@ -57,7 +57,7 @@ impl ReadService {
         let to_ms = last.end_ms;
         let mut days = DailyHours::new();
         let QueryResult { complete, .. } = self.view(&sensor_id, from_ms, from_ms).await?;
-        if let Some(store) = self.store.days().filter(|_| !self.rollups.is_empty()) {
+        if let Some(store) = self.store.days().filter(|_| self.kinds.days) {
             let shard = shard_of(stable_hash(&sensor_id), self.rollups.len());
             let mut pending = self.rollups[shard].pending(&sensor_id, all.iter().copied());
             let marks = MarkQuery {

@@ -60,7 +60,7 @@ use model::{BucketStart, Clock, SensorId, Span, Zone, stable_hash};
 use pipeline::accumulate::QueryHandle;
 use pipeline::accumulate::query::{QueryReply, ShardQuery};
 use pipeline::accumulate::state::snapshot::{UnstoredRows, ViewQuery};
-use pipeline::rollup::RollupView;
+use pipeline::rollup::{DayKinds, RollupView};
 use pipeline::route::shard_of;
 use silence::Silence;
 use store::reading::{
@@ -127,8 +127,10 @@ pub struct ReadService {
     answers_max: usize,
     fleet: FleetCache,
     zone: Zone,
-    /// One per shard with the daily rollup, else empty.
+    /// One per shard if days are computed, else empty.
     rollups: Vec<RollupView>,
+    /// What is computed of a day.
+    kinds: DayKinds,
     /// How long buckets are kept after their end; `None`: forever.
     hours_kept: Option<Duration>,
     silence: Arc<Silence>,
@@ -163,6 +165,7 @@ impl ReadService {
             fleet,
             zone,
             rollups,
+            kinds: DayKinds::default(),
             hours_kept: None,
             silence,
         }
@@ -174,18 +177,20 @@ impl ReadService {
         ReadService { silence, ..self }
     }
 
-    /// The same service with days of this zone. `rollups`: one per shard with `rollup.days`, else
-    /// empty. `hours_kept`: `store.retention`.
+    /// The same service with days of this zone. `rollups`: one per shard if any of `kinds` is
+    /// computed, else empty. `hours_kept`: `store.retention`.
     #[must_use]
     pub fn with_rollup(
         self,
         zone: Zone,
         rollups: Vec<RollupView>,
+        kinds: DayKinds,
         hours_kept: Option<Duration>,
     ) -> ReadService {
         ReadService {
             zone,
             rollups,
+            kinds,
             hours_kept,
             ..self
         }

@@ -35,6 +35,7 @@ mod upkeep;
 mod watch;
 
 pub use self::reload::{Reloaded, Reloader};
+pub(crate) use self::rollup::weighting;
 pub use self::start::StartError;
 
 use std::net::SocketAddr;

@@ -13,8 +13,12 @@
 //! [`CLOCKS_MAX`], nothing is removed either. Both are far less than [`MARGIN`], so no page is
 //! emptied that this instance still has readings for.
 //!
+//! **With columns** the readings of a whole day are removed at once, when it has ended as long ago, and
+//! only if its columns have them ([`store::tier`]). A day without such columns stays in its pages.
+//!
 //! The catalogue must be complete: an older database's is filled from the readings.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,10 +26,13 @@ use tokio::time::Instant;
 
 use super::context::{ServiceContext, backoff};
 use super::stages::Unstored;
+use super::weighting;
 use config::AckMode;
-use model::Span;
+use model::{BucketKey, Span, Zone};
 use pipeline::accumulate::ANSWERS_WITHIN;
+use store::days::SensorDay;
 use store::retention::{MARGIN, RemovedReadings, ms};
+use store::tier::{RemovedDay, remove_day};
 use store::{Store, StoreError};
 use telemetry::metrics;
 
@@ -40,6 +47,10 @@ const REST_TIMES: u32 = 4;
 const IDLE: Duration = Duration::from_secs(30);
 /// The same, if nothing may be removed for now. After a start that lasts for seconds.
 const HELD: Duration = Duration::from_secs(5);
+/// A day that had no columns equal to its pages is tried again after this time.
+const KEPT_AGAIN: Duration = Duration::from_secs(60 * 60);
+/// Most pages of such days that are looked past.
+const KEPT_PAGES_MAX: usize = 20_000;
 /// How far the clocks of service and store may differ.
 const CLOCKS_MAX: Duration = Duration::from_secs(60 * 60);
 /// Time in which a reading is stored in normal operation, beyond the age at which it is due.
@@ -132,6 +143,56 @@ impl Pace {
     }
 }
 
+/// The days whose readings are removed next, with columns.
+struct Days {
+    /// The oldest is the last.
+    next: Vec<SensorDay>,
+    /// Days that stay in their pages. They are found again and again, so more is asked for.
+    kept: BTreeSet<SensorDay>,
+    kept_since: Instant,
+    /// Pages to ask for, and whether there were as many.
+    pages_max: usize,
+    is_full: bool,
+}
+
+impl Days {
+    fn new() -> Days {
+        Days {
+            next: vec![],
+            kept: BTreeSet::new(),
+            kept_since: Instant::now(),
+            pages_max: PAGES_MAX,
+            is_full: false,
+        }
+    }
+
+    fn found(&mut self, buckets: &[BucketKey], zone: Zone) {
+        if self.kept_since.elapsed() > KEPT_AGAIN {
+            self.kept.clear();
+            self.kept_since = Instant::now();
+        }
+        self.is_full = buckets.len() >= self.pages_max;
+        let day = |bucket: &BucketKey| SensorDay {
+            day: zone.day(bucket.start.0),
+            sensor_id: bucket.sensor_id.clone(),
+        };
+        let mut seen = BTreeSet::new();
+        let days = buckets.iter().map(day);
+        self.next = days
+            .filter(|day| !self.kept.contains(day) && seen.insert(day.clone()))
+            .collect();
+        self.next.reverse();
+        self.pages_max = match self.next.is_empty() && self.is_full {
+            true => (self.pages_max * 2).min(KEPT_PAGES_MAX),
+            false => PAGES_MAX,
+        };
+    }
+
+    fn keep(&mut self, day: SensorDay) {
+        self.kept.insert(day);
+    }
+}
+
 impl ServiceContext {
     /// Runs until the service ends; ends immediately without `store.retention_readings`. Begins
     /// after the store is prepared.
@@ -147,12 +208,21 @@ impl ServiceContext {
         let mut failures = 0;
         let mut held = None;
         let mut pace = Pace::default();
+        let mut days = Days::new();
         loop {
             let begun = Instant::now();
-            match self
-                .remove_some(&*store, ms(kept + MARGIN), &unstored, &mut pace)
-                .await
-            {
+            let kept_ms = ms(kept + MARGIN);
+            let removed = match self.config.columns.enabled {
+                true => {
+                    self.remove_day(&*store, kept_ms, &unstored, &mut days)
+                        .await
+                }
+                false => {
+                    self.remove_some(&*store, kept_ms, &unstored, &mut pace)
+                        .await
+                }
+            };
+            match removed {
                 Ok((hold, is_more)) => {
                     failures = 0;
                     if let Some(why) = hold.filter(|_| hold != held && is_more) {
@@ -184,6 +254,42 @@ impl ServiceContext {
                 }
             }
         }
+    }
+
+    /// The same with columns: the readings of one whole day, after a comparison with its columns.
+    async fn remove_day(
+        &self,
+        store: &dyn Store,
+        kept_ms: i64,
+        unstored: &Unstored,
+        days: &mut Days,
+    ) -> Result<(Option<Hold>, bool), StoreError> {
+        let _permit = self.flusher.permit().await;
+        let store_ms = store.now_ms().await?;
+        let hold = self.observe(store, store_ms, unstored).hold();
+        let zone = Zone::from(self.config.rollup.zone);
+        let before_ms = zone.day(store_ms.saturating_sub(kept_ms)).start_ms;
+        if days.next.is_empty() {
+            // A bucket that ends with its day belongs to it.
+            let found = store.find_removable(i64::MIN..before_ms + 1, days.pages_max);
+            days.found(&found.await?, zone);
+        }
+        let Some(day) = days.next.pop() else {
+            metrics::readings_removal_lag_seconds(0.0);
+            return Ok((hold, days.is_full));
+        };
+        let lag_ms = before_ms.saturating_sub(day.day.end_ms).max(0);
+        metrics::readings_removal_lag_seconds(lag_ms as f64 / 1000.0);
+        if hold.is_some() {
+            days.next.push(day);
+            return Ok((hold, true));
+        }
+        let columns = weighting(&self.config.columns);
+        match remove_day(store, self.config.bucket.span, &day, columns).await? {
+            RemovedDay::Pages(pages) => metrics::readings_removed_pages_total(pages),
+            RemovedDay::Kept => days.keep(day),
+        }
+        Ok((None, true))
     }
 
     /// Removes the readings of some pages, unless something must be waited for; and returns whether

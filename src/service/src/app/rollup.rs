@@ -1,10 +1,11 @@
-//! Starts the daily rollup: one task per shard, one that recovers marks, and its gauges and health.
+//! Starts what computes days: one task per shard, one that recovers marks, and its gauges and health.
 
 use std::io::{ErrorKind, Write};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use columns::{Line, Weighting};
 use tokio::task::JoinHandle;
 
 use super::StartError;
@@ -13,7 +14,7 @@ use config::AckMode;
 use journal::fs::{Fs, RealFs};
 use model::Zone;
 use pipeline::rollup::state::RollupSettings;
-use pipeline::rollup::{RollupGauges, RollupHandle, RollupTask, RollupView, recovery};
+use pipeline::rollup::{DayKinds, RollupGauges, RollupHandle, RollupTask, RollupView, recovery};
 use pipeline::route::shard_of;
 use telemetry::metrics;
 
@@ -26,7 +27,7 @@ const STUCK: Duration = Duration::from_secs(30 * 60);
 /// `rollup_pending`.
 const NAME: &str = "instance";
 
-/// The tasks of the daily rollup; all lists are empty without `rollup.days`.
+/// The tasks; all lists are empty without `rollup.days` and `columns.enabled`.
 #[derive(Default)]
 pub(super) struct Rollups {
     instance: Option<Arc<str>>,
@@ -37,11 +38,25 @@ pub(super) struct Rollups {
 }
 
 impl ServiceContext {
+    /// What is computed of a day.
+    pub(super) fn day_kinds(&self) -> DayKinds {
+        let columns = &self.config.columns;
+        DayKinds {
+            days: self.config.rollup.days,
+            columns: columns.enabled.then_some(weighting(columns)),
+        }
+    }
+
+    fn has_days(&self) -> bool {
+        let kinds = self.day_kinds();
+        kinds.days || kinds.columns.is_some()
+    }
+
     /// Without tasks yet. The id of this instance is read from the journal's directory, or created.
     pub(super) fn rollups(&self) -> Result<Rollups, StartError> {
         let config = &self.config;
         let instance = match config.ingest.ack {
-            _ if !config.rollup.days => None,
+            _ if !self.has_days() => None,
             AckMode::Stored => Some(new_id()),
             AckMode::Journal => {
                 let dir = &config.journal.dir;
@@ -61,7 +76,7 @@ impl ServiceContext {
         })
     }
 
-    /// Spawns the task of shard `i` of `n`; `None` without `rollup.days`.
+    /// Spawns the task of shard `i` of `n`; `None` if days are not computed.
     pub(super) fn rollup(&self, i: usize, n: usize, rollups: &mut Rollups) -> Option<RollupHandle> {
         let config = &self.config;
         let ms = |d: Duration| u64::try_from(d.as_millis()).unwrap_or(u64::MAX);
@@ -80,8 +95,14 @@ impl ServiceContext {
         let flusher = self.flusher.clone();
         let clock = self.clock.clone();
         let gauges = Arc::new(RollupGauges::default());
-        let (handle, view, task) =
-            RollupTask::new(settings, flusher, backoff(config), clock, gauges.clone());
+        let (handle, view, task) = RollupTask::new(
+            settings,
+            self.day_kinds(),
+            flusher,
+            backoff(config),
+            clock,
+            gauges.clone(),
+        );
         rollups
             .tasks
             .push(self.spawn_storing(format!("daily rollup of shard {i}"), task.run()));
@@ -90,8 +111,8 @@ impl ServiceContext {
         Some(handle)
     }
 
-    /// Recovers marks, and updates gauges and health, without an end; ends immediately without
-    /// `rollup.days`.
+    /// Recovers marks, and updates gauges and health, without an end; `None` if days are not
+    /// computed.
     pub(super) fn rollup_upkeep(self: &Arc<Self>, rollups: &Rollups) -> Option<JoinHandle<()>> {
         let instance = rollups.instance.clone()?;
         let views = rollups.views.clone();
@@ -122,6 +143,14 @@ impl ServiceContext {
                 )
             }));
         }
+    }
+}
+
+/// What is between two readings of a field, in rich hours.
+pub(crate) fn weighting(columns: &config::Columns) -> Weighting {
+    Weighting {
+        line: Line::Straight,
+        gap_max_ms: i64::try_from(columns.gap_max.as_millis()).unwrap_or(i64::MAX),
     }
 }
 

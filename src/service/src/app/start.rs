@@ -179,6 +179,7 @@ impl ServiceContext {
         .with_rollup(
             Zone::from(config.rollup.zone),
             stages.rollups.views.clone(),
+            self.day_kinds(),
             config.store.retention,
         )
     }

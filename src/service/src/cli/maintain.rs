@@ -7,13 +7,15 @@ use std::time::{Duration, Instant};
 use clap::{Args, ValueEnum};
 
 use super::output::{maintenance_failed, print_line};
+use crate::app::weighting;
 use config::Config;
 use model::{Clock, DAY_MS, StorageMode, SystemClock, Zone};
 use store::maintain::{
-    Converted, MaintainError, PageSize, Progress, Reconciled, Selection, moment, report,
-    settled_ms, time,
+    Converted, DaysChecked, Filled, MaintainError, PageSize, Progress, Reconciled, Selection,
+    moment, report, settled_ms, time,
 };
-use store::mongo::{ConvertOptions, DaysChecked, MongoStore, ReconcileOptions, alone};
+use store::maintain_columns::ColumnsMaintenance;
+use store::mongo::{ConvertOptions, MongoStore, ReconcileOptions, alone};
 
 /// The size of new pages.
 fn page_size(config: &Config) -> PageSize {
@@ -133,19 +135,32 @@ pub(crate) async fn reconcile(
             ),
             false => None,
         };
-        Ok::<_, MaintainError>((report, days))
+        let columns = match columns(config, &store) {
+            Some(columns) => {
+                let checked = columns.check(selection, now_ms, options.repair).await;
+                Some(checked.map_err(|error| MaintainError::Server(error.to_string()))?)
+            }
+            None => None,
+        };
+        Ok::<_, MaintainError>((report, days, columns))
     };
     match checked.await {
-        Ok((report, days)) => {
+        Ok((report, days, columns)) => {
             if arguments.json {
                 let mut json = report.json();
                 json["days"] = days.as_ref().map_or(serde_json::Value::Null, days_json);
+                json["columns"] = columns.as_ref().map_or(serde_json::Value::Null, days_json);
                 print_line(&format!("{json:#}"));
             } else {
                 print_line(&report.table());
-                days.iter().for_each(print_days);
+                days.iter()
+                    .for_each(|days| print_days("its document counts", "days", days));
+                columns
+                    .iter()
+                    .for_each(|columns| print_days("its columns have", "days in columns", columns));
             }
-            verdict(report.is_equal() && days.is_none_or(|days| days.is_equal()))
+            let are_equal = [days, columns].iter().flatten().all(DaysChecked::is_equal);
+            verdict(report.is_equal() && are_equal)
         }
         Err(failure) => maintenance_failed(failure),
     }
@@ -160,18 +175,33 @@ fn days_json(checked: &DaysChecked) -> serde_json::Value {
     })
 }
 
-fn print_days(checked: &DaysChecked) {
+fn print_days(have: &str, what: &str, checked: &DaysChecked) {
     for (sensor, day_ms, stored, actual) in &checked.listed {
         let day = time(*day_ms);
         let sensor = report::printable(sensor);
         print_line(&format!(
-            "day {sensor} {day}: its document counts {stored} readings, its hours {actual}"
+            "day {sensor} {day}: {have} {stored} readings, its hours {actual}"
         ));
     }
     print_line(&format!(
-        "{} days, {} not compared because they are open or marked: {} differences, {} repaired",
+        "{} {what}, {} not compared because they are open or marked: {} differences, {} repaired",
         checked.days, checked.pending, checked.differences, checked.repaired
     ));
+}
+
+/// The columns of the database; `None` if they are not kept.
+fn columns<'s>(config: &Config, store: &'s MongoStore) -> Option<ColumnsMaintenance<'s>> {
+    let zone = Zone::from(config.rollup.zone);
+    let weighting = weighting(&config.columns);
+    let of = ColumnsMaintenance::new(store, zone, config.bucket.span, weighting);
+    config.columns.enabled.then_some(of)
+}
+
+/// The start of a date; `option` says where it comes from.
+fn start_of(config: &Config, option: &str, date: chrono::NaiveDate) -> Result<i64, MaintainError> {
+    let zone = Zone::from(config.rollup.zone);
+    zone.start_of(date)
+        .ok_or_else(|| MaintainError::Refused(format!("{option}: {date} is out of range")))
 }
 
 /// Computes the days from a date on, with progress on standard error.
@@ -181,33 +211,55 @@ pub(crate) async fn fill_days(
     date: chrono::NaiveDate,
 ) -> Result<(), MaintainError> {
     let zone = Zone::from(config.rollup.zone);
-    let from_ms = zone.start_of(date);
-    let from_ms = from_ms
-        .ok_or_else(|| MaintainError::Refused(format!("--rollup-from: {date} is out of range")))?;
+    let from_ms = start_of(config, "--rollup-from", date)?;
     let now_ms = SystemClock::new().now().wall_ms;
+    let maintenance = store.maintenance();
+    let filled = maintenance.fill_days(zone, from_ms, now_ms, progress_of_days());
+    report_filled("computed", filled.await)
+}
+
+/// Encodes the columns from a date on, with progress on standard error.
+pub(crate) async fn fill_columns(
+    config: &Config,
+    store: &MongoStore,
+    date: chrono::NaiveDate,
+) -> Result<(), MaintainError> {
+    let from_ms = start_of(config, "--columns-from", date)?;
+    let Some(columns) = columns(config, store) else {
+        let detail = "--columns-from needs columns.enabled = true";
+        return Err(MaintainError::Refused(detail.to_owned()));
+    };
+    let now_ms = SystemClock::new().now().wall_ms;
+    let filled = columns.fill(from_ms, now_ms, progress_of_days()).await;
+    let filled = filled.map_err(|error| MaintainError::Server(error.to_string()));
+    report_filled("encoded", filled)
+}
+
+fn progress_of_days() -> impl FnMut(&str, &Filled) + Send {
     let mut drawn = Instant::now();
-    let filled = store
-        .maintenance()
-        .fill_days(zone, from_ms, now_ms, |sensor, at| {
-            if drawn.elapsed() >= Duration::from_secs(1) {
-                drawn = Instant::now();
-                let line = format!(
-                    "{} sensors, {} days; at sensor {}",
-                    at.sensors,
-                    at.days,
-                    report::printable(sensor)
-                );
-                let _ = writeln!(std::io::stderr().lock(), "{line}");
-            }
-        });
-    let filled = filled.await.inspect_err(|_| {
+    move |sensor, at| {
+        if drawn.elapsed() >= Duration::from_secs(1) {
+            drawn = Instant::now();
+            let line = format!(
+                "{} sensors, {} days; at sensor {}",
+                at.sensors,
+                at.days,
+                report::printable(sensor)
+            );
+            let _ = writeln!(std::io::stderr().lock(), "{line}");
+        }
+    }
+}
+
+fn report_filled(done: &str, filled: Result<Filled, MaintainError>) -> Result<(), MaintainError> {
+    let filled = filled.inspect_err(|_| {
         let _ = writeln!(
             std::io::stderr().lock(),
             "interrupted; run the same command again, which begins with the first sensor"
         );
     })?;
     print_line(&format!(
-        "computed {} days of {} sensors",
+        "{done} {} days of {} sensors",
         filled.days, filled.sensors
     ));
     match filled.refused {

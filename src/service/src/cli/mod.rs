@@ -82,6 +82,10 @@ enum Command {
         /// interrupted and repeated, and the service may run
         #[arg(long, value_name = "DATE")]
         rollup_from: Option<chrono::NaiveDate>,
+        /// Also encode the columns from this date on (columns.enabled); can be interrupted and
+        /// repeated, and the service may run
+        #[arg(long, value_name = "DATE")]
+        columns_from: Option<chrono::NaiveDate>,
     },
     /// Decode a payload from standard input and print the result; exit code 0: at least one
     /// reading, 1: none, because of rejects, 3: none, and rightly so (skipped by a rule, empty, or
@@ -287,8 +291,11 @@ fn with_config(
             }
         }
         Command::Init {
-            shard, rollup_from, ..
-        } => runtime.block_on(init(&loaded.config, shard, rollup_from)),
+            shard,
+            rollup_from,
+            columns_from,
+            ..
+        } => runtime.block_on(init(&loaded.config, shard, rollup_from, columns_from)),
         Command::Reconcile(arguments) => runtime
             .block_on(with_store(&loaded.config, async |config, store| {
                 maintain::reconcile(config, store, arguments).await
@@ -339,22 +346,30 @@ async fn store(config: &Config) -> Result<MongoStore, StoreConfigError> {
         config.dead_letters.retention,
     )
     .await?;
-    let zone = Zone::from(config.rollup.zone);
-    let retention = config.rollup.retention;
-    let rollup = config
-        .rollup
-        .days
-        .then_some(RollupSchema { zone, retention });
+    let rollup = RollupSchema {
+        zone: Zone::from(config.rollup.zone),
+        days: config.rollup.days.then_some(config.rollup.retention),
+        columns: config.columns.enabled.then_some(config.columns.retention),
+    };
+    let has_days = rollup.days.is_some() || rollup.columns.is_some();
     Ok(store
         .with_latest_and_tags(optional_indexes)
-        .with_rollup(rollup))
+        .with_rollup(has_days.then_some(rollup)))
 }
 
-async fn init(config: &Config, shard: bool, rollup_from: Option<chrono::NaiveDate>) -> ExitCode {
+async fn init(
+    config: &Config,
+    shard: bool,
+    rollup_from: Option<chrono::NaiveDate>,
+    columns_from: Option<chrono::NaiveDate>,
+) -> ExitCode {
     let done = async {
         let store = store(config).await?;
         if rollup_from.is_some() && !config.rollup.days {
             return Err("--rollup-from needs rollup.days = true".into());
+        }
+        if columns_from.is_some() && !config.columns.enabled {
+            return Err("--columns-from needs columns.enabled = true".into());
         }
         if shard {
             // Before anything is created.
@@ -383,6 +398,9 @@ async fn init(config: &Config, shard: bool, rollup_from: Option<chrono::NaiveDat
         ));
         if let Some(date) = rollup_from {
             maintain::fill_days(config, &store, date).await?;
+        }
+        if let Some(date) = columns_from {
+            maintain::fill_columns(config, &store, date).await?;
         }
         Ok::<(), Box<dyn Error>>(())
     };

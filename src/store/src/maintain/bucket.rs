@@ -28,7 +28,8 @@ pub struct StoredPage {
     pub rows: Rows,
     /// Number of elements of `readings` that hourbucket cannot have written.
     pub unreadable: u32,
-    /// Its readings were removed, or the server is removing them ([`crate::retention`]).
+    /// Its readings were removed, or the server is removing them ([`crate::retention`]), and `rows`
+    /// has not all of them.
     pub readings_removed: bool,
 }
 

@@ -105,6 +105,40 @@ pub struct Converted {
     pub removed: u64,
 }
 
+/// Progress of computing the days, or the columns, of the past.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Filled {
+    /// Sensors done by this run.
+    pub sensors: u64,
+    /// Days written by this run.
+    pub days: u64,
+    /// Days that are too large for columns, or that MongoDB refused.
+    pub refused: u64,
+}
+
+/// The result of a check of days or of their columns.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct DaysChecked {
+    /// Days that were compared.
+    pub days: u64,
+    /// Days that are marked or open, and were not compared.
+    pub pending: u64,
+    /// Days that differ from their hours, or columns from their readings.
+    pub differences: u64,
+    /// Those that were repaired.
+    pub repaired: u64,
+    /// The first ones: sensor, start of the day (ms since 1970), stored and actual number of
+    /// readings.
+    pub listed: Vec<(String, i64, u64, u64)>,
+}
+
+impl DaysChecked {
+    /// Whether there is no difference, or all are repaired.
+    pub fn is_equal(&self) -> bool {
+        self.differences == self.repaired
+    }
+}
+
 /// Maximum skipped buckets that are listed individually.
 pub const LISTED_MAX: usize = 100;
 

@@ -129,6 +129,17 @@ pub(super) fn summary_document<'a>(
     fields.into_iter().map(field).collect()
 }
 
+/// The tags of a document.
+pub(super) fn entries(tags: &RawDocument) -> BTreeMap<String, String> {
+    let entry = |(name, value): (&mongodb::bson::raw::CStr, RawBsonRef<'_>)| {
+        Some((name.as_str().to_owned(), value.as_str()?.to_owned()))
+    };
+    tags.iter()
+        .filter_map(Result::ok)
+        .filter_map(entry)
+        .collect()
+}
+
 pub(super) fn tags_document(tags: &BTreeMap<String, String>) -> Document {
     tags.iter()
         .map(|(name, value)| (name.clone(), Bson::from(value)))

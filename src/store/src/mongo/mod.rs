@@ -9,9 +9,11 @@
 //! | [`LatestWriter`] | write | `sensor_latest` w |
 //! | [`ReadingsRemoval`] | write | `sensor_buckets` rw |
 //! | [`DayWriter`] | write | `sensor_days` w, `rollup_pending` w |
+//! | [`ColumnWriter`] | write | `sensor_columns` w, `sensor_day_hours` w |
 //! | [`Loader`] | read | `sensor_buckets` r, `sensor_readings` r |
 //! | [`Reader`] | read | all but `sensor_catalog` and `hourbucket_meta`, r |
 //! | [`DayRollups`] | read | `sensor_days` r, `rollup_pending` r; writes with [`DayWriter`] |
+//! | [`ColumnDays`] | read | `sensor_columns` r, `sensor_day_hours` r; writes with [`ColumnWriter`] |
 //! | [`Catalog`], [`CatalogState`] | | `sensor_catalog` rw; `hourbucket_meta` rw |
 //! | [`DeadLetterStore`] | | `dead_letters` rw |
 //! | [`Schema`] | schema | all: their options, indexes and validators; `hourbucket_meta` rw |
@@ -30,6 +32,7 @@ mod bson;
 mod catalog;
 mod catalog_document;
 mod catalog_state;
+mod column_document;
 mod connection;
 mod dead_letters;
 mod detected;
@@ -50,16 +53,16 @@ pub use dead_letters::{DeadLetterDocument, DeadLetterId, DeadLetterStore};
 pub use maintenance::Maintenance;
 pub use maintenance::alone::alone;
 pub use maintenance::convert::{ConvertOptions, Hook};
-pub use maintenance::days::{DaysChecked, Filled};
 pub use maintenance::reconcile::ReconcileOptions;
 pub use model::collections::{BUCKETS, CATALOG, LATEST, READINGS};
 pub use pack::packed_bytes;
 pub use read::pipelines::{ReadingsLocation, raw_readings_pipeline};
 pub use schema::Schema;
-pub use schema::days::RollupSchema;
+pub use schema::days::{Kept, RollupSchema};
 pub use schema::latest_and_tag_indexes::{OptionalIndexes, TAGS_INDEX};
 
 use std::num::ParseIntError;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -69,6 +72,7 @@ use mongodb::error::ErrorKind;
 use mongodb::options::ClientOptions;
 
 use super::catalog::{CatalogCounts, CatalogEntry, CatalogFill, CatalogQuery};
+use super::columns::ColumnStore;
 use super::days::DayStore;
 use super::reading::{
     DeadLetterQuery, MeasurementQuery, MeasurementResults, PageQuery, PageResults, SensorQuery,
@@ -77,6 +81,7 @@ use super::reading::{
 use super::registry::{RegistryQuery, RegistryReader};
 use super::retention::RemovedReadings;
 use super::summaries::{EdgeQuery, Edges, SummaryQuery, SummaryResults};
+use super::tier::{ComparedPage, Tier};
 use super::{
     BoxFuture, DeadLetterWritten, Evicted, LatestWriteResult, LoadRequest, LoadResult,
     PageWriteResult, PrepareError, PreparedStore, Store, StoreError,
@@ -89,14 +94,17 @@ use error::describe;
 use expiry::Expiry;
 use maintenance::expire_catalog::CatalogExpiry;
 use model::{
-    BucketStart, CatalogUpdate, DeadLetter, LatestUpdate, PageWrite, SensorId, Span, StorageMode,
+    BucketKey, BucketStart, CatalogUpdate, DeadLetter, LatestUpdate, PageWrite, SensorId, Span,
+    StorageMode,
 };
 use pack::{CommandOptions, WriteConcern};
+use read::columns::ColumnDays;
 use read::days::DayRollups;
 use read::load::Loader;
 use read::queries::Reader;
 use uri::UriError;
 use write::Writer;
+use write::columns::ColumnWriter;
 use write::days::DayWriter;
 use write::fence::Fence;
 use write::high_water::HighWater;
@@ -147,6 +155,7 @@ pub struct MongoStore {
     loader: Loader,
     reader: Reader,
     days: DayRollups,
+    columns: ColumnDays,
     catalog: Catalog,
     catalog_state: CatalogState,
     catalog_expiry: CatalogExpiry,
@@ -218,7 +227,7 @@ impl MongoStore {
         let own = || connection.clone();
         let known = || detected.clone();
         let fence = Arc::new(Fence::new());
-        let expiry = Expiry::new(own(), settings.retention_readings);
+        let expiry = Expiry::new(own(), settings.measurements_kept());
         let recompute = SummaryRecompute::new(own(), known(), fence.clone());
         let reader = Reader::new(own(), known(), expiry.clone());
         let days = DayWriter::new(own());
@@ -235,6 +244,7 @@ impl MongoStore {
             loader: Loader::new(own(), known(), recompute.clone(), expiry.clone(), fence),
             expiry,
             days: DayRollups::new(reader.clone(), days.clone()),
+            columns: ColumnDays::new(reader.clone(), ColumnWriter::new(own())),
             catalog_expiry: CatalogExpiry::new(own(), catalog.clone(), reader.clone(), retention),
             catalog,
             catalog_state,
@@ -256,13 +266,19 @@ impl MongoStore {
         }
     }
 
-    /// Also prepares the collections of the daily rollup.
+    /// Also prepares the collections of days.
     #[must_use]
     pub fn with_rollup(self, rollup: Option<RollupSchema>) -> MongoStore {
-        MongoStore {
-            schema: self.schema.with_rollup(rollup),
-            ..self
-        }
+        let settings = self.schema.settings_with(rollup);
+        let optional_indexes = settings.optional_indexes;
+        MongoStore::of_parts(&self.connection, self.detected, settings, self.has_user)
+            .with_latest_and_tags(optional_indexes)
+    }
+
+    /// What columns add to pages; `None` without columns.
+    fn tier(&self) -> Option<Tier<'_>> {
+        let zone = self.schema.columns_zone()?;
+        Some(Tier::new(&self.columns, zone, self.connection.span()))
     }
 
     /// Checks and shards the collections, for the commands.
@@ -319,6 +335,21 @@ impl Store for MongoStore {
         Box::pin(self.removal.remove(ended_before_ms, pages_max))
     }
 
+    fn find_removable(
+        &self,
+        ended_ms: Range<i64>,
+        pages_max: usize,
+    ) -> BoxFuture<'_, Result<Vec<BucketKey>, StoreError>> {
+        Box::pin(self.removal.find_removable(ended_ms, pages_max))
+    }
+
+    fn remove_compared<'a>(
+        &'a self,
+        pages: &'a [ComparedPage],
+    ) -> BoxFuture<'a, Result<u64, StoreError>> {
+        Box::pin(self.removal.remove_compared(pages))
+    }
+
     fn now_ms(&self) -> BoxFuture<'_, Result<i64, StoreError>> {
         Box::pin(self.expiry.now_ms())
     }
@@ -328,10 +359,32 @@ impl Store for MongoStore {
         requests: &'a [LoadRequest],
         within: Option<Duration>,
     ) -> BoxFuture<'a, Result<Vec<LoadResult>, StoreError>> {
-        Box::pin(self.loader.load(requests, within))
+        Box::pin(async move {
+            let mut answers = self.loader.load(requests, within).await?;
+            if let Some(tier) = self.tier() {
+                tier.complete_loads(requests, &mut answers).await;
+            }
+            Ok(answers)
+        })
     }
 
     fn pages<'a>(&'a self, q: &'a PageQuery) -> BoxFuture<'a, Result<PageResults, StoreError>> {
+        Box::pin(async move {
+            let mut results = self.reader.pages(q).await?;
+            if let Some(tier) = self.tier() {
+                let read = |q: PageQuery| -> BoxFuture<'_, _> {
+                    Box::pin(async move { self.reader.pages(&q).await })
+                };
+                tier.complete_pages(q, &mut results, read).await?;
+            }
+            Ok(results)
+        })
+    }
+
+    fn stored_pages<'a>(
+        &'a self,
+        q: &'a PageQuery,
+    ) -> BoxFuture<'a, Result<PageResults, StoreError>> {
         Box::pin(self.reader.pages(q))
     }
 
@@ -350,7 +403,13 @@ impl Store for MongoStore {
     }
 
     fn edges<'a>(&'a self, q: &'a EdgeQuery) -> BoxFuture<'a, Result<Edges, StoreError>> {
-        Box::pin(self.reader.edges(q))
+        Box::pin(async move {
+            let (mut edges, removed) = self.reader.edges(q).await?;
+            if let Some(tier) = self.tier() {
+                tier.complete_edges(&removed, &mut edges).await?;
+            }
+            Ok(edges)
+        })
     }
 
     fn newest<'a>(
@@ -373,6 +432,10 @@ impl Store for MongoStore {
 
     fn days(&self) -> Option<&dyn DayStore> {
         Some(&self.days)
+    }
+
+    fn columns(&self) -> Option<&dyn ColumnStore> {
+        Some(&self.columns)
     }
 
     fn merge_catalog<'a>(

@@ -136,7 +136,7 @@ impl Pages {
 impl MemoryStore {
     /// A write that fails or is slow according to the script; half of `parts` is applied if its
     /// second half is lost.
-    async fn change<T: Sync, A: Send>(
+    pub(super) async fn change<T: Sync, A: Send>(
         &self,
         parts: &[T],
         mut apply: impl FnMut(&mut Pages, &T) -> A + Send,

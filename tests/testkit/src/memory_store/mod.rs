@@ -6,6 +6,7 @@
 
 mod catalog;
 mod check;
+mod columns;
 mod convert_bucket;
 mod days;
 mod dead_letters;
@@ -20,20 +21,24 @@ pub use check::{BrokenInvariant, InvalidPage, same_sum};
 pub use judge::{Judge, Verdict};
 pub use pages::{Days, Page, Pages};
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use model::{
-    BucketStart, CatalogUpdate, DeadLetter, LatestUpdate, PageWrite, SensorId, Span, StorageMode,
+    BucketKey, BucketStart, CatalogUpdate, DeadLetter, LatestUpdate, PageWrite, SensorId, Span,
+    StorageMode,
 };
 use store::catalog::{CatalogCounts, CatalogEntry, CatalogQuery};
+use store::columns::ColumnStore;
 use store::days::DayStore;
 use store::reading::{
     DeadLetterQuery, MeasurementQuery, MeasurementResults, PageQuery, PageResults, SensorQuery,
     StoredDeadLetter, StoredSensor,
 };
 use store::retention::RemovedReadings;
+use store::tier::{ComparedPage, Tier};
 use store::{
     BoxFuture, DeadLetterWritten, Evicted, LatestWriteResult, LoadRequest, LoadResult,
     PageWriteResult, PrepareError, PreparedStore, Store, StoreError, StoreErrorKind,
@@ -120,6 +125,12 @@ impl MemoryStore {
     /// Replaces the script of the preparation.
     pub fn set_prepare_script(&self, script: PrepareScript) {
         *lock(&self.prepare) = script;
+    }
+
+    /// What columns add to pages; `None` without columns.
+    fn tier(&self) -> Option<Tier<'_>> {
+        let zone = self.pages().days.zone?;
+        Some(Tier::new(self, zone, Span::HOUR))
     }
 
     /// The stored state, locked.
@@ -268,6 +279,25 @@ impl Store for MemoryStore {
         })
     }
 
+    fn find_removable(
+        &self,
+        ended_ms: Range<i64>,
+        pages_max: usize,
+    ) -> BoxFuture<'_, Result<Vec<BucketKey>, StoreError>> {
+        Box::pin(self.read(move |pages| pages.find_removable(Span::HOUR, ended_ms, pages_max)))
+    }
+
+    fn remove_compared<'a>(
+        &'a self,
+        compared: &'a [ComparedPage],
+    ) -> BoxFuture<'a, Result<u64, StoreError>> {
+        let remove = |pages: &mut Pages, page: &ComparedPage| pages.remove_compared(page);
+        Box::pin(async move {
+            let removed = self.change(compared, remove).await?;
+            Ok(removed.iter().filter(|is_removed| **is_removed).count() as u64)
+        })
+    }
+
     fn load<'a>(
         &'a self,
         requests: &'a [LoadRequest],
@@ -277,17 +307,21 @@ impl Store for MemoryStore {
             let (fault, delay) = self.fate();
             pause(delay).await;
             let load = |r: &LoadRequest| self.pages().load(r, self.storage_mode);
-            match fault {
-                Fault::None | Fault::Rejected => Ok(requests.iter().map(load).collect()),
+            let mut answers = match fault {
+                Fault::None | Fault::Rejected => requests.iter().map(load).collect::<Vec<_>>(),
                 // The second half of the results is missing.
                 Fault::LostHalf => {
                     let half = requests.len() / 2;
                     let missing = requests[half..].iter().map(|_| Err(unknown()));
-                    Ok(requests[..half].iter().map(load).chain(missing).collect())
+                    requests[..half].iter().map(load).chain(missing).collect()
                 }
-                Fault::LostAfter => Err(unknown()),
-                _ => Err(not_applied()),
+                Fault::LostAfter => return Err(unknown()),
+                _ => return Err(not_applied()),
+            };
+            if let Some(tier) = self.tier() {
+                tier.complete_loads(requests, &mut answers).await;
             }
+            Ok(answers)
         })
     }
 
@@ -396,6 +430,22 @@ impl Store for MemoryStore {
     }
 
     fn pages<'a>(&'a self, q: &'a PageQuery) -> BoxFuture<'a, Result<PageResults, StoreError>> {
+        Box::pin(async move {
+            let mut results = self.read(move |pages| pages.read_pages(q)).await?;
+            if let Some(tier) = self.tier() {
+                let read = |q: PageQuery| -> BoxFuture<'_, _> {
+                    Box::pin(async move { self.read(|pages| pages.read_pages(&q)).await })
+                };
+                tier.complete_pages(q, &mut results, read).await?;
+            }
+            Ok(results)
+        })
+    }
+
+    fn stored_pages<'a>(
+        &'a self,
+        q: &'a PageQuery,
+    ) -> BoxFuture<'a, Result<PageResults, StoreError>> {
         Box::pin(self.read(move |pages| pages.read_pages(q)))
     }
 
@@ -425,6 +475,10 @@ impl Store for MemoryStore {
     }
 
     fn days(&self) -> Option<&dyn DayStore> {
+        Some(self)
+    }
+
+    fn columns(&self) -> Option<&dyn ColumnStore> {
         Some(self)
     }
 

@@ -9,9 +9,10 @@ use model::rows::ARRAY_KEY_BYTES_MAX;
 use model::summary::entry_bytes;
 use model::{
     BucketStart, DeadLetter, FieldSummary, Gate, GateSlot, LatestUpdate, PageKind, PageWrite,
-    Reading, Rows, StorageMode,
+    Reading, Rows, StorageMode, Zone,
 };
 use store::catalog::CatalogEntry;
+use store::columns::DayColumns;
 use store::days::DaySummary;
 use store::{LoadRequest, LoadResult, LoadedBucket, LoadedPage, PageWriteResult};
 
@@ -63,13 +64,17 @@ pub struct Pages {
     pub summary_bytes_max: Option<u64>,
 }
 
-/// `sensor_days` and `rollup_pending`.
+/// `sensor_days`, `rollup_pending`, `sensor_columns` and `sensor_day_hours`.
 #[derive(Debug, Clone, Default)]
 pub struct Days {
     /// By sensor and start of the day (ms since 1970).
     pub documents: BTreeMap<(String, i64), DaySummary>,
     /// The versions of marks, by instance, start of the day (ms since 1970) and sensor.
     pub marks: BTreeMap<(Arc<str>, i64, String), i64>,
+    /// With columns: the zone of their days.
+    pub zone: Option<Zone>,
+    /// Columns and hours, by sensor and start of the day (ms since 1970).
+    pub columns: BTreeMap<(String, i64), DayColumns>,
 }
 
 impl Page {

@@ -1,10 +1,12 @@
 //! Removes the readings of old pages, as [`store::retention`] explains it.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 
-use super::Pages;
-use model::{BucketStart, Span, StorageMode};
+use super::{Page, Pages};
+use model::{BucketKey, BucketStart, Span, StorageMode};
 use store::retention::RemovedReadings;
+use store::tier::ComparedPage;
 
 impl Pages {
     /// See [`store::Store::remove_readings`].
@@ -39,6 +41,45 @@ impl Pages {
             }
         }
         removed
+    }
+
+    /// See [`store::Store::find_removable`].
+    pub fn find_removable(
+        &self,
+        span: Span,
+        ended_ms: Range<i64>,
+        pages_max: usize,
+    ) -> Vec<BucketKey> {
+        let has_readings =
+            |page: &Page| !page.readings_removed && page.storage_mode == StorageMode::Bucket;
+        let is_old = |start: BucketStart| ended_ms.contains(&span.end(start));
+        let found = self.pages.iter();
+        let found = found.filter(|((_, start, _), page)| is_old(*start) && has_readings(page));
+        let mut found: Vec<_> = found
+            .map(|((sensor, start, _), _)| BucketKey {
+                sensor_id: sensor.as_str().into(),
+                start: *start,
+            })
+            .collect();
+        found.sort_by_key(|bucket| bucket.start);
+        found.truncate(pages_max);
+        found.dedup();
+        found
+    }
+
+    /// See [`store::Store::remove_compared`].
+    pub fn remove_compared(&mut self, compared: &ComparedPage) -> bool {
+        let bucket = &compared.bucket;
+        let key = (bucket.sensor_id.to_string(), bucket.start, compared.page);
+        let page = self.pages.get_mut(&key).filter(|page| {
+            let is_same = page.count == compared.count && page.sealed == compared.sealed;
+            is_same && !page.readings_removed && page.storage_mode == StorageMode::Bucket
+        });
+        let Some(page) = page else { return false };
+        page.readings_removed = true;
+        page.sealed = true;
+        page.gate = None;
+        true
     }
 
     /// Begins to let the measurements of a time-series bucket expire: its documents are marked,

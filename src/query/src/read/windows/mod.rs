@@ -122,9 +122,9 @@ impl ReadService {
     ) -> Result<(Vec<SelectedSeries>, Missing), SelectError> {
         let end_ms = self.span().end(self.span().floor(asked.to_ms - 1));
         // With days, whole ones, so that a day that is used has no row in memory.
-        let range = match self.rollups.is_empty() {
-            true => (asked.from_ms, end_ms),
-            false => (
+        let range = match self.kinds.days {
+            false => (asked.from_ms, end_ms),
+            true => (
                 self.zone.day(asked.from_ms).start_ms,
                 self.zone.day(asked.to_ms - 1).end_ms.max(end_ms),
             ),

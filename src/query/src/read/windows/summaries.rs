@@ -43,7 +43,7 @@ impl ReadService {
         let windows = asked.windows;
         let reaches_expired = asked.from_ms < asked.expired_until_ms;
         let mut usable = vec![DailyHours::new(); wanted.len()];
-        let has_days = !self.rollups.is_empty() && windows.range_ms >= DAYS_RANGE_MIN_MS;
+        let has_days = self.kinds.days && windows.range_ms >= DAYS_RANGE_MIN_MS;
         let Some(store) = self.store.days().filter(|_| has_days) else {
             return Ok((usable, false));
         };

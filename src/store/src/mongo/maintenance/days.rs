@@ -19,7 +19,7 @@ use mongodb::Cursor;
 use mongodb::bson::{DateTime, RawDocumentBuf, doc};
 
 use crate::days::{DaySummary, DayWritten, SensorDay};
-use crate::maintain::{MaintainError, Selection};
+use crate::maintain::{DaysChecked, Filled, LISTED_MAX, MaintainError, Selection};
 use crate::mongo::document::between;
 use crate::mongo::maintenance::Maintenance;
 use crate::mongo::read::bucket_reader::{Collections, failed};
@@ -34,45 +34,9 @@ const SENSORS_MAX: usize = 200;
 /// Days and fields that are written together.
 const DAYS_MAX: usize = 100;
 const FIELDS_MAX: usize = 50_000;
-/// Findings that are listed individually.
-const LISTED_MAX: usize = 1000;
 /// Pause before the days of a sensor that differ are read again: an hour may be written shortly
 /// before its mark.
 const PAUSE: Duration = Duration::from_millis(500);
-
-/// Progress of filling.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Filled {
-    /// Sensors done by this run.
-    pub sensors: u64,
-    /// Days written by this run.
-    pub days: u64,
-    /// Days that MongoDB refused.
-    pub refused: u64,
-}
-
-/// The result of a check of days.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct DaysChecked {
-    /// Days that were compared.
-    pub days: u64,
-    /// Days that are marked or open, and were not compared.
-    pub pending: u64,
-    /// Days that differ from their hours.
-    pub differences: u64,
-    /// Those that were repaired.
-    pub repaired: u64,
-    /// The first ones: sensor, start of the day (ms since 1970), stored and actual number of
-    /// readings.
-    pub listed: Vec<(String, i64, u64, u64)>,
-}
-
-impl DaysChecked {
-    /// Whether there is no difference, or all are repaired.
-    pub fn is_equal(&self) -> bool {
-        self.differences == self.repaired
-    }
-}
 
 /// Which days are compared.
 struct Check {

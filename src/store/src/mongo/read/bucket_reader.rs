@@ -15,7 +15,7 @@ use mongodb::{Collection, Cursor};
 use crate::maintain::{BucketMeasurements, MaintainError, Selection, StoredBucket, StoredPage};
 use crate::mongo::connection::Connection;
 use crate::mongo::detected::Detected;
-use crate::mongo::document::{between, from_primary, int, storage_mode_of, value_of};
+use crate::mongo::document::{between, entries, from_primary, int, storage_mode_of, value_of};
 use crate::mongo::error::describe;
 use crate::mongo::setup::{Listing, first_batch};
 use model::collections::{BUCKETS, READINGS};
@@ -317,16 +317,6 @@ pub(crate) fn summary_of(summary: &RawDocument) -> BTreeMap<String, Option<Field
         .iter()
         .filter_map(Result::ok)
         .map(|(name, value)| (name.as_str().to_owned(), field(value)))
-        .collect()
-}
-
-pub(crate) fn entries(tags: &RawDocument) -> BTreeMap<String, String> {
-    let entry = |(name, value): (&mongodb::bson::raw::CStr, RawBsonRef<'_>)| {
-        Some((name.as_str().to_owned(), value.as_str()?.to_owned()))
-    };
-    tags.iter()
-        .filter_map(Result::ok)
-        .filter_map(entry)
         .collect()
 }
 

@@ -14,8 +14,8 @@ use crate::days::{
     MarksOf, SensorDay,
 };
 use crate::maintain::Hour;
-use crate::mongo::document::{between, int};
-use crate::mongo::read::bucket_reader::{Collections, entries, summary_of};
+use crate::mongo::document::{between, entries, int};
+use crate::mongo::read::bucket_reader::{Collections, summary_of};
 use crate::mongo::read::queries::Reader;
 use crate::mongo::read::summaries::projection;
 use crate::mongo::write::days::{DayWriter, mark_id};

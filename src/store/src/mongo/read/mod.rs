@@ -1,6 +1,7 @@
 //! Reads for the pipeline and the read API: loads of buckets, counts of measurements, queries.
 
 pub(super) mod bucket_reader;
+pub(super) mod columns;
 pub(super) mod count_measurements;
 pub(super) mod days;
 pub(super) mod load;

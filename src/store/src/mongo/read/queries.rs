@@ -5,7 +5,7 @@
 //! of sensors, which reads one id after another, each with an index seek (a loose index scan; a
 //! `$group` would read the index of all sensors before its first result).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -135,8 +135,11 @@ impl Reader {
             .await
     }
 
-    /// See [`crate::Store::edges`].
-    pub(crate) async fn edges(&self, q: &EdgeQuery) -> Result<Edges, StoreError> {
+    /// See [`crate::Store::edges`]. Also the buckets of which only columns have them.
+    pub(crate) async fn edges(
+        &self,
+        q: &EdgeQuery,
+    ) -> Result<(Edges, BTreeSet<BucketKey>), StoreError> {
         let of = self.collections();
         let q = q.clone();
         self.query(async move { summaries::find_edges(&of, &q).await })

@@ -100,19 +100,28 @@ pub(crate) async fn find_summaries(of: &Collections, q: &SummaryQuery) -> Found<
     Ok(found)
 }
 
-pub(crate) async fn find_edges(of: &Collections, q: &EdgeQuery) -> Found<Edges> {
-    let (mut edges, in_series) = edges_of_pages(of, q).await?;
+/// The edges in pages and measurements, and the buckets of which only columns have them.
+pub(crate) async fn find_edges(
+    of: &Collections,
+    q: &EdgeQuery,
+) -> Found<(Edges, BTreeSet<BucketKey>)> {
+    let (mut edges, in_series, removed) = edges_of_pages(of, q).await?;
     if !in_series.is_empty() {
         edges_of_measurements(of, &in_series, &mut edges).await?;
     }
-    Ok(edges)
+    Ok((edges, removed))
 }
 
-/// The edges in pages, and the buckets whose readings are measurements.
+/// The edges in pages, the buckets whose readings are measurements, and those with an edge that was
+/// removed.
 async fn edges_of_pages(
     of: &Collections,
     q: &EdgeQuery,
-) -> Found<(Edges, BTreeSet<(SensorId, BucketStart)>)> {
+) -> Found<(
+    Edges,
+    BTreeSet<(SensorId, BucketStart)>,
+    BTreeSet<BucketKey>,
+)> {
     let starts: Vec<DateTime> = q
         .starts
         .iter()
@@ -128,8 +137,7 @@ async fn edges_of_pages(
     let readings = doc! { "$filter": {
         "input": { "$ifNull": ["$readings", []] }, "as": "reading", "cond": { "$eq": ["$$reading.ts", "$bucket_start"] },
     } };
-    let projection =
-        doc! { "_id": 0, "sensor_id": 1, "bucket_start": 1, "storage": 1, "readings": readings };
+    let projection = doc! { "_id": 0, "sensor_id": 1, "bucket_start": 1, "storage": 1, "readings_removed": 1, "readings": readings };
     let mut cursor = of
         .buckets
         .find(filter)
@@ -139,6 +147,7 @@ async fn edges_of_pages(
         .await?;
     let mut edges = Edges::new();
     let mut in_series = BTreeSet::new();
+    let mut removed = BTreeSet::new();
     while cursor.advance().await? {
         let document = cursor.current();
         let Some(BucketKey { sensor_id, start }) = key_of(document) else {
@@ -148,6 +157,10 @@ async fn edges_of_pages(
             in_series.insert((sensor_id, start));
             continue;
         }
+        if document.get_bool("readings_removed").unwrap_or(false) {
+            removed.insert(BucketKey { sensor_id, start });
+            continue;
+        }
         let rows = edges.entry(sensor_id).or_default();
         for reading in document.get_array("readings").into_iter().flatten() {
             if let Some(reading) = reading.ok().and_then(|reading| reading.as_document()) {
@@ -155,7 +168,7 @@ async fn edges_of_pages(
             }
         }
     }
-    Ok((edges, in_series))
+    Ok((edges, in_series, removed))
 }
 
 async fn edges_of_measurements(

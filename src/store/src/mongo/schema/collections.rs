@@ -31,6 +31,8 @@ pub(crate) struct Retention {
     pub(crate) buckets_s: Option<i64>,
     /// Measurements, if they are removed before their summaries; the margin is included.
     pub(crate) measurements_s: Option<i64>,
+    /// Whether pages lose their readings before their summaries.
+    pub(crate) removes_readings: bool,
     /// Dead letters, after their receipt.
     pub(crate) dead_letters_s: i64,
 }
@@ -76,7 +78,7 @@ pub(crate) async fn prepare(
         only: None,
     };
     done.extend(ttl.set(setup, keep.buckets_s).await?);
-    done.extend(removal_index(setup, keep.measurements_s.is_some()).await?);
+    done.extend(removal_index(setup, keep.removes_readings).await?);
     // Also if this run writes pages: measurements of an earlier mode are not kept longer than the
     // rest.
     if found.get(READINGS).is_some_and(|f| fits(f).is_ok()) {

@@ -1,5 +1,5 @@
-//! The collections and the view of the daily rollup, and the zone of its days, which is recorded
-//! once:
+//! The collections of days: marks, the daily rollup with its view, and columns ([`super::columns`]).
+//! The zone of the days is recorded once:
 //!
 //! ```text
 //! hourbucket_meta: { _id: "rollup", zone: "Europe/Berlin" }
@@ -10,23 +10,38 @@ use std::time::Duration;
 use mongodb::bson::{Bson, Document, doc};
 
 use crate::mongo::schema::collections::{Ttl, summary_of_field, validated, view};
+use crate::mongo::schema::columns;
 use crate::mongo::setup::{SchemaError, Setup};
 use model::Zone;
-use model::collections::{DAY_SUMMARIES, DAYS, META, PENDING_DAYS};
+use model::collections::{COLUMNS, DAY_HOURS, DAY_SUMMARIES, DAYS, META, PENDING_DAYS};
 
-/// The settings of the daily rollup that a database depends on.
+/// The settings of days that a database depends on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RollupSchema {
     /// `rollup.zone`
     pub zone: Zone,
-    /// `rollup.retention`
-    pub retention: Option<Duration>,
+    /// With `rollup.days`: `rollup.retention`.
+    pub days: Option<Kept>,
+    /// With `columns.enabled`: `columns.retention`.
+    pub columns: Option<Kept>,
 }
+
+/// How long days are kept; `None`: forever.
+pub type Kept = Option<Duration>;
 
 /// The id of the document.
 const ID: &str = "rollup";
 /// The longest day; the TTL index is on the start of the day.
 const DAY_MAX_S: i64 = 25 * 60 * 60;
+
+/// How many seconds after its start a day expires.
+pub(super) fn expire_s(kept: Kept) -> Option<i64> {
+    let seconds = |d: Duration| i64::try_from(d.as_secs()).unwrap_or(i64::MAX);
+    kept.map(|d| {
+        let seconds = seconds(d).saturating_add(DAY_MAX_S);
+        seconds.min(i64::from(i32::MAX))
+    })
+}
 
 /// Creates missing objects, and updates different ones. Returns one line per change.
 ///
@@ -39,28 +54,29 @@ pub(crate) async fn prepare(
     let mut done = vec![];
     record_zone(setup, rollup.zone).await?;
     let found = setup.list(&[DAYS, PENDING_DAYS, DAY_SUMMARIES]).await?;
-    done.extend(validated(setup, &found, DAYS, validator()).await?);
     done.extend(setup.create_missing(&found, PENDING_DAYS, &doc! {}).await?);
-    let key = doc! { "sensor_id": 1, "day": 1 };
-    setup
-        .create_index(DAYS, doc! { "key": key, "name": "sensor_day" })
-        .await?;
     let key = doc! { "sensor_id": 1 };
     setup
         .create_index(PENDING_DAYS, doc! { "key": key, "name": "sensor" })
         .await?;
-    let seconds = rollup
-        .retention
-        .map(|d| i64::try_from(d.as_secs()).unwrap_or(i64::from(i32::MAX)));
-    let seconds = seconds.map(|s| s.saturating_add(DAY_MAX_S).min(i64::from(i32::MAX)));
-    let ttl = Ttl {
-        collection: DAYS,
-        field: "day",
-        name: "day_ttl",
-        only: None,
-    };
-    done.extend(ttl.set(setup, seconds).await?);
-    done.extend(view(setup, &found, DAY_SUMMARIES, DAYS, vec![averages()]).await?);
+    if let Some(kept) = rollup.days {
+        done.extend(validated(setup, &found, DAYS, validator()).await?);
+        let key = doc! { "sensor_id": 1, "day": 1 };
+        setup
+            .create_index(DAYS, doc! { "key": key, "name": "sensor_day" })
+            .await?;
+        let ttl = Ttl {
+            collection: DAYS,
+            field: "day",
+            name: "day_ttl",
+            only: None,
+        };
+        done.extend(ttl.set(setup, expire_s(kept)).await?);
+        done.extend(view(setup, &found, DAY_SUMMARIES, DAYS, vec![averages()]).await?);
+    }
+    if let Some(kept) = rollup.columns {
+        done.extend(columns::prepare(setup, kept).await?);
+    }
     Ok(done)
 }
 
@@ -97,9 +113,9 @@ fn fits(recorded: &Document, zone: Zone, setup: &Setup<'_>, step: &str) -> Resul
     }
     let detail = format!(
         "database {} has days of the zone \"{found}\", but rollup.zone is \"{}\": set rollup.zone \
-         = \"{found}\"; or stop every instance, drop {DAYS} and {PENDING_DAYS}, remove the \
-         document {{ _id: \"rollup\" }} from {META}, start again, and fill the past with \
-         `hourbucket init --rollup-from DATE`",
+         = \"{found}\"; or stop every instance, drop {DAYS}, {COLUMNS}, {DAY_HOURS} and \
+         {PENDING_DAYS}, remove the document {{ _id: \"rollup\" }} from {META}, start again, and \
+         fill the past with `hourbucket init --rollup-from DATE` and `--columns-from DATE`",
         setup.db.name(),
         zone.name()
     );

@@ -14,7 +14,7 @@ use crate::mongo::setup::{
     Listing, NAMESPACE_NOT_FOUND, SchemaError, Setup, UNAUTHORIZED, first_batch,
 };
 use model::collections::{
-    BUCKETS, CATALOG, DAYS, DEAD_LETTERS, LATEST, META, PENDING_DAYS, READINGS,
+    BUCKETS, CATALOG, COLUMNS, DAY_HOURS, DAYS, DEAD_LETTERS, LATEST, META, PENDING_DAYS, READINGS,
 };
 
 /// What one of our collections may have.
@@ -48,7 +48,14 @@ impl Settings {
             DAYS => {
                 allowed.identity = &["sensor_id", "day"];
                 allowed.ttl = Some(&["day_ttl"]);
-                let kept = self.rollup.and_then(|rollup| rollup.retention);
+                let kept = self.rollup.and_then(|rollup| rollup.days?);
+                allowed.retained = kept.map(|_| "day");
+                allowed.validator = true;
+            }
+            COLUMNS | DAY_HOURS => {
+                allowed.identity = &["sensor_id", "day", "part"];
+                allowed.ttl = Some(&["columns_ttl", "hours_ttl"]);
+                let kept = self.rollup.and_then(|rollup| rollup.columns?);
                 allowed.retained = kept.map(|_| "day");
                 allowed.validator = true;
             }
@@ -162,6 +169,7 @@ fn index_fault(name: &str, index: &Document, allowed: Allowed) -> Option<String>
         let setting = match name {
             BUCKETS | READINGS => "; how long readings are kept is store.retention",
             DAYS => "; how long days are kept is rollup.retention",
+            COLUMNS | DAY_HOURS => "; how long columns are kept is columns.retention",
             DEAD_LETTERS => "; how long dead letters are kept is dead_letters.retention",
             CATALOG | META | PENDING_DAYS => "; these documents must stay",
             _ => "",

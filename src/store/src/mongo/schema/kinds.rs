@@ -6,8 +6,8 @@ use mongodb::bson::Document;
 use crate::mongo::schema::Settings;
 use crate::mongo::setup::{Listing, SchemaError, Setup};
 use model::collections::{
-    BUCKETS, CATALOG, DAY_SUMMARIES, DAYS, DEAD_LETTERS, LATEST, META, PENDING_DAYS, READINGS,
-    SUMMARIES,
+    BUCKETS, CATALOG, COLUMNS, DAY_HOURS, DAY_SUMMARIES, DAYS, DEAD_LETTERS, LATEST, META,
+    PENDING_DAYS, READINGS, SUMMARIES,
 };
 
 /// What a name is or must be.
@@ -97,12 +97,14 @@ impl Settings {
         if self.optional_indexes.latest {
             expected.push((LATEST, Kind::Plain));
         }
-        if self.rollup.is_some() {
-            expected.extend([
-                (DAYS, Kind::Plain),
-                (PENDING_DAYS, Kind::Plain),
-                (DAY_SUMMARIES, Kind::View),
-            ]);
+        if let Some(rollup) = self.rollup {
+            expected.push((PENDING_DAYS, Kind::Plain));
+            if rollup.days.is_some() {
+                expected.extend([(DAYS, Kind::Plain), (DAY_SUMMARIES, Kind::View)]);
+            }
+            if rollup.columns.is_some() {
+                expected.extend([(COLUMNS, Kind::Plain), (DAY_HOURS, Kind::Plain)]);
+            }
         }
         expected
     }
@@ -129,7 +131,8 @@ mod tests {
             },
             rollup: Some(RollupSchema {
                 zone: Zone::UTC,
-                retention: None,
+                days: Some(None),
+                columns: Some(None),
             }),
         };
         let mut names = settings.expected_names();

@@ -3,6 +3,7 @@
 
 pub(super) mod advisories;
 pub(super) mod collections;
+pub(super) mod columns;
 pub(super) mod days;
 pub(super) mod detect;
 pub(super) mod dropped;
@@ -23,6 +24,7 @@ use crate::mongo::detected::Detected;
 use days::RollupSchema;
 use dropped::Prepared;
 use latest_and_tag_indexes::OptionalIndexes;
+use model::Zone;
 
 /// Prepares and checks all collections and views, and `hourbucket_meta`.
 #[derive(Debug, Clone)]
@@ -46,8 +48,22 @@ pub(super) struct Settings {
     /// `dead_letters.retention`
     pub(super) retention_dead_letters: Duration,
     pub(super) optional_indexes: OptionalIndexes,
-    /// `rollup.days`
+    /// `rollup.days` or `columns.enabled`
     pub(super) rollup: Option<RollupSchema>,
+}
+
+impl Settings {
+    fn columns_zone(&self) -> Option<Zone> {
+        let rollup = self.rollup?;
+        rollup.columns.is_some().then_some(rollup.zone)
+    }
+
+    /// How long measurements are kept, if they expire before their summaries. With columns they do
+    /// not: the server does not ask whether they are in columns ([`crate::tier`]).
+    pub(super) fn measurements_kept(&self) -> Option<Duration> {
+        self.retention_readings
+            .filter(|_| self.columns_zone().is_none())
+    }
 }
 
 impl Schema {
@@ -66,15 +82,22 @@ impl Schema {
         }
     }
 
+    /// The zone of the days in columns; `None` without columns.
+    pub(super) fn columns_zone(&self) -> Option<Zone> {
+        self.settings.columns_zone()
+    }
+
     /// The same with these optional indexes.
     pub(super) fn with_optional_indexes(mut self, optional_indexes: OptionalIndexes) -> Schema {
         self.settings.optional_indexes = optional_indexes;
         self
     }
 
-    /// The same with the collections of the daily rollup.
-    pub(super) fn with_rollup(mut self, rollup: Option<RollupSchema>) -> Schema {
-        self.settings.rollup = rollup;
-        self
+    /// Its settings with the collections of days.
+    pub(super) fn settings_with(&self, rollup: Option<RollupSchema>) -> Settings {
+        Settings {
+            rollup,
+            ..self.settings
+        }
     }
 }

@@ -138,8 +138,9 @@ impl Schema {
         let keep = Retention {
             buckets_s: settings.retention.map(seconds),
             measurements_s: settings
-                .retention_readings
+                .measurements_kept()
                 .map(|kept| seconds(kept.saturating_add(MARGIN))),
+            removes_readings: settings.retention_readings.is_some(),
             dead_letters_s: seconds(settings.retention_dead_letters),
         };
         let mut changes = vec![];

@@ -6,8 +6,8 @@
 //! since 8.0 (SERVER-88647: chunks then split the server's own buckets), and neither can be undone
 //! before 8.0.10. The cost: all measurements of one sensor stay on one shard.
 //!
-//! The catalogue is sharded by its `_id`, the sensor, and the days by `{sensor_id, day}`: every
-//! write names them. Both keys have their index already.
+//! The catalogue is sharded by its `_id`, the sensor, and days and their columns by `{sensor_id,
+//! day}`: every write names them. Both keys have their index already.
 
 use mongodb::bson::{Document, doc};
 
@@ -15,7 +15,7 @@ use crate::mongo::connection::is_mongos;
 use crate::mongo::schema::Schema;
 use crate::mongo::schema::detect::{META_FIELD, fits};
 use crate::mongo::setup::SchemaError;
-use model::collections::{BUCKETS, CATALOG, DAYS, READINGS};
+use model::collections::{BUCKETS, CATALOG, COLUMNS, DAY_HOURS, DAYS, READINGS};
 
 /// The commands in order: the index that the shard key of a non-empty collection needs (in the
 /// database), then the sharding commands (in `admin`). All can be repeated.
@@ -24,8 +24,8 @@ struct Commands {
     admin: Vec<Document>,
 }
 
-/// `measurements` and `days`: whether these collections exist.
-fn commands(database: &str, measurements: bool, days: bool) -> Commands {
+/// `days`: those collections of days that exist; `measurements`: whether these exist.
+fn commands(database: &str, measurements: bool, days: &[&str]) -> Commands {
     let pages = doc! { "sensor_id": 1, "bucket_start": 1 };
     let index = doc! {
         "createIndexes": BUCKETS,
@@ -37,8 +37,9 @@ fn commands(database: &str, measurements: bool, days: bool) -> Commands {
         doc! { "shardCollection": format!("{database}.{BUCKETS}"), "key": pages },
         doc! { "shardCollection": format!("{database}.{CATALOG}"), "key": { "_id": 1 } },
     ];
-    if days {
-        admin.push(doc! { "shardCollection": format!("{database}.{DAYS}"), "key": { "sensor_id": 1, "day": 1 } });
+    for name in days {
+        let key = doc! { "sensor_id": 1, "day": 1 };
+        admin.push(doc! { "shardCollection": format!("{database}.{name}"), "key": key });
     }
     if measurements {
         let key = doc! { format!("{META_FIELD}.sensor_id"): 1 };
@@ -80,13 +81,14 @@ impl Schema {
     pub async fn shard(&self) -> Result<Vec<String>, SchemaError> {
         self.can_shard().await?;
         let setup = self.connection.setup();
-        let found = setup.list(&[READINGS, DAYS]).await?;
+        let days = [DAYS, COLUMNS, DAY_HOURS];
+        let found = setup
+            .list(&[READINGS].into_iter().chain(days).collect::<Vec<_>>())
+            .await?;
         let measurements = found.get(READINGS).is_some_and(|f| fits(f).is_ok());
-        let commands = commands(
-            self.connection.db().name(),
-            measurements,
-            found.get(DAYS).is_some(),
-        );
+        let days = days.into_iter().filter(|name| found.get(name).is_some());
+        let days: Vec<&str> = days.collect();
+        let commands = commands(self.connection.db().name(), measurements, &days);
         setup
             .change(commands.index)
             .await
@@ -115,7 +117,7 @@ mod tests {
 
     #[test]
     fn the_commands_name_the_collections_and_their_keys() {
-        let all = commands("db", true, true);
+        let all = commands("db", true, &["sensor_days"]);
         let pages = doc! { "sensor_id": 1, "bucket_start": 1 };
         assert_eq!(
             all.admin,
@@ -130,7 +132,7 @@ mod tests {
         let index = doc! { "createIndexes": "sensor_buckets", "indexes": [{ "key": pages, "name": "shard_key" }] };
         assert_eq!(all.index, index);
         assert_eq!(
-            commands("db", false, false).admin,
+            commands("db", false, &[]).admin,
             all.admin[..3],
             "without measurements and days"
         );

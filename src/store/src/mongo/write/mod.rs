@@ -1,6 +1,7 @@
-//! Commands that change the stored data: page writes, measurements, latest state, days, the
-//! high-water mark. Each file has a type that owns what it writes.
+//! Commands that change the stored data: page writes, measurements, latest state, days,
+//! columns, the high-water mark. Each file has a type that owns what it writes.
 
+pub(super) mod columns;
 pub(super) mod command_size;
 pub(super) mod days;
 pub(super) mod fence;

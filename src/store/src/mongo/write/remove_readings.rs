@@ -5,19 +5,26 @@
 //! that is lost is done again. So they cost ingest no sync, and the pages are found in the state of
 //! the primary, which the guard refers to.
 
+use std::ops::Range;
+
 use mongodb::bson::{Bson, DateTime, Document, doc};
 use mongodb::options::{Hint, ReadConcern};
 
 use crate::StoreError;
 use crate::mongo::connection::Connection;
-use crate::mongo::document::{from_primary, is_set};
+use crate::mongo::document::{between, from_primary, is_set};
 use crate::mongo::error::all_applied;
 use crate::mongo::pack::{GATE, SERIES};
 use crate::retention::RemovedReadings;
+use crate::tier::ComparedPage;
 use model::collections::BUCKETS;
+use model::{BucketKey, BucketStart};
 
 /// The index of `sensor_buckets` that finds the oldest pages with readings.
 pub(crate) const REMOVAL_INDEX: &str = "readings_removal";
+
+/// Pages of a day that are emptied in one command.
+const PAGES_MAX: usize = 25;
 
 /// The keys of [`REMOVAL_INDEX`].
 pub(crate) fn removal_key() -> Document {
@@ -41,7 +48,9 @@ impl ReadingsRemoval {
         ended_before_ms: i64,
         pages_max: usize,
     ) -> Result<RemovedReadings, StoreError> {
-        let found = self.find_oldest(ended_before_ms, pages_max.max(1)).await?;
+        let found = self
+            .find_oldest(i64::MIN..ended_before_ms, pages_max.max(1))
+            .await?;
         let oldest_end_ms = found
             .first()
             .and_then(|page| page.get_datetime("bucket_end").ok())
@@ -59,14 +68,44 @@ impl ReadingsRemoval {
         Ok(removed)
     }
 
-    /// The oldest pages that have readings and ended before this time.
+    /// See [`crate::Store::find_removable`].
+    pub(crate) async fn find_removable(
+        &self,
+        ended_ms: Range<i64>,
+        pages_max: usize,
+    ) -> Result<Vec<BucketKey>, StoreError> {
+        let found = self.find_oldest(ended_ms, pages_max).await?;
+        let key = |page: &Document| {
+            Some(BucketKey {
+                sensor_id: page.get_str("sensor_id").ok()?.into(),
+                start: BucketStart(page.get_datetime("bucket_start").ok()?.timestamp_millis()),
+            })
+        };
+        let mut buckets: Vec<BucketKey> = found.iter().filter_map(key).collect();
+        buckets.dedup();
+        Ok(buckets)
+    }
+
+    /// See [`crate::Store::remove_compared`].
+    pub(crate) async fn remove_compared(&self, pages: &[ComparedPage]) -> Result<u64, StoreError> {
+        let mut removed = 0;
+        for some in pages.chunks(PAGES_MAX) {
+            let updates: Vec<Document> = some.iter().map(update_compared).collect();
+            let command = doc! { "update": BUCKETS, "updates": updates, "ordered": false, "writeConcern": { "w": 1 } };
+            removed += all_applied(&self.connection.run(command).await?)?;
+        }
+        Ok(removed)
+    }
+
+    /// The oldest pages that have readings and ended in this range.
     async fn find_oldest(
         &self,
-        ended_before_ms: i64,
+        ended_ms: Range<i64>,
         pages_max: usize,
     ) -> Result<Vec<Document>, StoreError> {
-        let before = DateTime::from_millis(ended_before_ms);
-        let filter = doc! { "storage": Bson::Null, "readings_removed": Bson::Null, "bucket_end": { "$lt": before } };
+        let ended = between(ended_ms.start, ended_ms.end);
+        let filter =
+            doc! { "storage": Bson::Null, "readings_removed": Bson::Null, "bucket_end": ended };
         let projection = doc! { "sensor_id": 1, "bucket_start": 1, "bucket_end": 1, "count": 1, "has_overflow": 1 };
         let options = from_primary(ReadConcern::local());
         let db = self.connection.db();
@@ -88,6 +127,28 @@ impl ReadingsRemoval {
         };
         self.connection.ask(find).await
     }
+}
+
+/// The same for a page that was compared with columns; it is sealed too.
+fn update_compared(page: &ComparedPage) -> Document {
+    let filter = doc! {
+        "_id": {
+            "sensor_id": &*page.bucket.sensor_id,
+            "bucket_start": DateTime::from_millis(page.bucket.start.0),
+            "page": page.page as i32,
+        },
+        "sensor_id": &*page.bucket.sensor_id,
+        "bucket_start": DateTime::from_millis(page.bucket.start.0),
+        "count": i64::from(page.count),
+        "has_overflow": is_set(page.sealed),
+        "storage": { "$ne": SERIES },
+        "readings_removed": { "$ne": true },
+    };
+    let change = doc! {
+        "$set": { "readings_removed": true, "has_overflow": true },
+        "$unset": { "readings": "", GATE: "" },
+    };
+    doc! { "q": filter, "u": change, "hint": "_id_" }
 }
 
 fn update(page: &Document) -> Document {

@@ -1,0 +1,246 @@
+//! Writes `sensor_columns` and `sensor_day_hours`; see [`crate::columns`] for what holds meanwhile.
+
+use mongodb::bson::{Bson, DateTime, Document, doc};
+
+use crate::columns::{DAY_BYTES_MAX, DayColumns, part_bytes};
+use crate::days::{DayWritten, SensorDay};
+use crate::mongo::column_document::{PartSet, hours_document, part_document};
+use crate::mongo::connection::{Connection, in_part};
+use crate::mongo::error::{
+    StatementError, check_concern, command_error, describe, is_refused_for_its_data,
+    statement_error, write_errors,
+};
+use crate::{StoreError, StoreErrorKind};
+use model::collections::{COLUMNS, DAY_HOURS};
+
+/// Bytes of the documents of one command.
+const COMMAND_BYTES_MAX: usize = 8 << 20;
+
+/// A day with its columns, to be written.
+type Day = (SensorDay, DayColumns);
+
+/// Writes documents of `sensor_columns` and `sensor_day_hours`.
+#[derive(Debug, Clone)]
+pub(crate) struct ColumnWriter {
+    connection: Connection,
+}
+
+impl ColumnWriter {
+    pub(crate) fn new(connection: Connection) -> ColumnWriter {
+        ColumnWriter { connection }
+    }
+
+    /// See [`crate::columns::ColumnStore::write_columns`].
+    pub(crate) async fn put(&self, days: &[Day]) -> Result<Vec<DayWritten>, StoreError> {
+        let mut written = Vec::with_capacity(days.len());
+        let mut rest = days;
+        while !rest.is_empty() {
+            let mut bytes = 0;
+            let fits = |(_, columns): &&Day| {
+                bytes += columns.about_bytes();
+                bytes <= COMMAND_BYTES_MAX && columns.parts.len() <= 1
+            };
+            let (some, others) = rest.split_at(rest.iter().take_while(fits).count().max(1));
+            let answers = match some {
+                [day] if day.1.parts.len() > 1 => self.put_set(day).await.map(|done| vec![done]),
+                some => self.put_single(some).await,
+            };
+            written.extend(if written.is_empty() {
+                answers?
+            } else {
+                answers.map_err(in_part)?
+            });
+            rest = others;
+        }
+        Ok(written)
+    }
+
+    /// Writes days of one part each.
+    async fn put_single(&self, days: &[Day]) -> Result<Vec<DayWritten>, StoreError> {
+        let part = |(day, columns): &Day| {
+            let part = columns.parts.first()?;
+            Some(replace(part_document(day, columns, (0, part), None)))
+        };
+        let mut written = self
+            .replace_all(COLUMNS, days.iter().filter_map(part).collect())
+            .await?;
+        let are_kept = |(_, columns): &&Day| !columns.parts.is_empty();
+        let days: Vec<&Day> = days.iter().filter(are_kept).collect();
+        self.put_hours(&days, &mut written).await?;
+        Ok(written)
+    }
+
+    /// Writes the hours of those days whose columns were written.
+    async fn put_hours(&self, days: &[&Day], written: &mut [DayWritten]) -> Result<(), StoreError> {
+        let at: Vec<usize> = (0..days.len())
+            .filter(|at| written[*at] == DayWritten::Done)
+            .collect();
+        let hours = at.iter().map(|at| {
+            let (day, columns) = days[*at];
+            let span_ms = self.connection.span().ms();
+            let buckets = (day.day.end_ms - day.day.start_ms).div_euclid(span_ms);
+            let buckets = usize::try_from(buckets).unwrap_or_default();
+            replace(hours_document(day, columns, buckets))
+        });
+        let answers = self.replace_all(DAY_HOURS, hours.collect()).await;
+        for (at, answer) in at.iter().zip(answers.map_err(in_part)?) {
+            // Newer: of another instance, whose columns are newer too by now.
+            if matches!(answer, DayWritten::Rejected { .. }) {
+                written[*at] = answer;
+            }
+        }
+        Ok(())
+    }
+
+    /// Replaces documents by those that count as many readings or more.
+    async fn replace_all(
+        &self,
+        collection: &'static str,
+        updates: Vec<Document>,
+    ) -> Result<Vec<DayWritten>, StoreError> {
+        if updates.is_empty() {
+            return Ok(vec![]);
+        }
+        let command = |updates: &[Document]| doc! { "update": collection, "updates": updates.to_vec(), "ordered": false };
+        match self.connection.change(command(&updates)).await? {
+            Ok(reply) => {
+                let mut written = answers(updates.len(), reply)?;
+                let again: Vec<usize> = (0..updates.len())
+                    .filter(|at| written[*at] == DayWritten::Newer)
+                    .collect();
+                if !again.is_empty() {
+                    // The document counts more, or another instance inserted it at the same moment:
+                    // now it exists.
+                    let updates: Vec<_> = again.iter().map(|at| updates[*at].clone()).collect();
+                    let reply = self.connection.change(command(&updates)).await?;
+                    let reply = reply.map_err(|e| command_error(&e))?;
+                    again
+                        .iter()
+                        .zip(answers(again.len(), reply)?)
+                        .for_each(|(at, answer)| written[*at] = answer);
+                }
+                Ok(written)
+            }
+            Err(error) if is_refused_for_its_data(&error) => {
+                if updates.len() == 1 {
+                    return Ok(vec![DayWritten::Rejected {
+                        detail: describe(&error),
+                    }]);
+                }
+                let mut updates = updates;
+                let second = updates.split_off(updates.len() / 2);
+                let mut written = Box::pin(self.replace_all(collection, updates)).await?;
+                let others = Box::pin(self.replace_all(collection, second)).await;
+                written.extend(others.map_err(in_part)?);
+                Ok(written)
+            }
+            Err(error) => Err(command_error(&error)),
+        }
+    }
+
+    /// Writes a day of several parts as a new set: first all parts but part 0, under numbers of their
+    /// own, then part 0, which makes them the day's. Then removes what is left of other sets.
+    async fn put_set(&self, day: &Day) -> Result<DayWritten, StoreError> {
+        let (sensor_day, columns) = day;
+        if columns.parts.iter().map(part_bytes).sum::<usize>() > DAY_BYTES_MAX {
+            let detail = format!("its columns have more than {DAY_BYTES_MAX} bytes");
+            return Ok(DayWritten::Rejected { detail });
+        }
+        let set = PartSet {
+            id: fastrand::i64(1..),
+            parts: i32::try_from(columns.parts.len()).unwrap_or(i32::MAX),
+            count: columns.count() as i64,
+        };
+        let of_day = doc! {
+            "sensor_id": &*sensor_day.sensor_id,
+            "day": DateTime::from_millis(sensor_day.day.start_ms),
+        };
+        // Another instance may add a set at the same time, so the numbers must differ.
+        let first = match self.last_part(of_day.clone()).await? {
+            0 => 1,
+            last => last.saturating_add(1 + fastrand::i32(0..1 << 20)),
+        };
+        let Some((part_0, others)) = columns.parts.split_first() else {
+            return Ok(DayWritten::Done);
+        };
+        for numbered in (first..).zip(others) {
+            let document = part_document(sensor_day, columns, numbered, Some(set));
+            let command = doc! { "insert": COLUMNS, "documents": [document] };
+            let reply = match self.connection.change(command).await.map_err(in_part)? {
+                Ok(reply) => check_concern(reply).map_err(in_part)?,
+                Err(error) if is_refused_for_its_data(&error) => {
+                    let detail = describe(&error);
+                    return Ok(DayWritten::Rejected { detail });
+                }
+                Err(error) => return Err(in_part(command_error(&error))),
+            };
+            if let Some(error) = write_errors(&reply).next() {
+                let detail = error.detail();
+                return match statement_error(error.code) {
+                    StatementError::Data => Ok(DayWritten::Rejected { detail }),
+                    _ => Err(StoreError::unknown(StoreErrorKind::Command, detail)),
+                };
+            }
+        }
+        let part_0 = part_document(sensor_day, columns, (0, part_0), Some(set));
+        let written = self.replace_all(COLUMNS, vec![replace(part_0)]).await;
+        let mut written = written.map_err(in_part)?;
+        // What is left of sets that count fewer. One that counts as many or more may be of an instance
+        // that is still writing it.
+        let mut older = of_day;
+        older.extend(doc! { "part": { "$gt": 0 }, "set.id": { "$ne": set.id }, "set.count": { "$lt": set.count } });
+        let deletes = [doc! { "q": older, "limit": 0 }];
+        let command = doc! { "delete": COLUMNS, "deletes": deletes.to_vec(), "ordered": false };
+        self.connection.apply_all(command).await.map_err(in_part)?;
+        self.put_hours(&[day], &mut written).await?;
+        Ok(written.swap_remove(0))
+    }
+
+    /// The largest number of a part of a day; 0 if it has none.
+    async fn last_part(&self, of_day: Document) -> Result<i32, StoreError> {
+        let parts = self.connection.majority::<Document>(COLUMNS);
+        let find = async move {
+            let find = parts.find_one(of_day).sort(doc! { "part": -1 });
+            find.projection(doc! { "_id": 0, "part": 1 }).await
+        };
+        let last = self.connection.ask(find).await?;
+        Ok(last.and_then(|last| last.get_i32("part").ok()).unwrap_or(0))
+    }
+}
+
+/// Replaces a document with this id by this one if what it stands for counts as many readings or more:
+/// a part 0 stands for its set.
+fn replace(document: Document) -> Document {
+    let key = |name: &str| document.get(name).cloned().unwrap_or(Bson::Null);
+    let set = document.get_document("set");
+    let count = set.map_or_else(
+        |_| key("count"),
+        |set| set.get("count").cloned().unwrap_or(Bson::Null),
+    );
+    let fewer = doc! { "$lte": count };
+    let q = doc! {
+        "_id": key("_id"),
+        "sensor_id": key("sensor_id"),
+        "day": key("day"),
+        "$or": [
+            { "set": { "$exists": false }, "count": fewer.clone() },
+            { "set.count": fewer },
+        ],
+    };
+    doc! { "q": q, "u": document, "upsert": true }
+}
+
+fn answers(statements: usize, reply: Document) -> Result<Vec<DayWritten>, StoreError> {
+    let mut answers = vec![DayWritten::Done; statements];
+    for error in write_errors(&check_concern(reply)?) {
+        let detail = error.detail();
+        let answer = error.index.and_then(|at| answers.get_mut(at));
+        match (answer, statement_error(error.code)) {
+            // The document counts more, so the filter did not match, and the insert collided.
+            (Some(answer), StatementError::Conflict) => *answer = DayWritten::Newer,
+            (Some(answer), StatementError::Data) => *answer = DayWritten::Rejected { detail },
+            _ => return Err(StoreError::unknown(StoreErrorKind::Command, detail)),
+        }
+    }
+    Ok(answers)
+}
