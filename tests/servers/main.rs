@@ -7,6 +7,7 @@ mod audit;
 mod catalog;
 mod catalog_contract;
 mod chaos;
+mod columns;
 mod commands;
 mod connections;
 mod convert;

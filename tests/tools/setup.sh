@@ -8,7 +8,7 @@
 #
 # Each ensure_NAME sets and exports variables that the tests read: HOURBUCKET_MONGOD, HOURBUCKET_MONGOD44,
 # HOURBUCKET_MOSQUITTO, HOURBUCKET_PROMETHEUS with HOURBUCKET_PROMTOOL, HOURBUCKET_MONGOSH, HOURBUCKET_CHROMIUM with
-# HOURBUCKET_PLAYWRIGHT_PYTHONPATH, HOURBUCKET_PYTHONPATH, HOURBUCKET_INFLUXDB_PYTHONPATH and
+# HOURBUCKET_PLAYWRIGHT_PYTHONPATH, HOURBUCKET_PYTHONPATH, HOURBUCKET_INFLUXDB_PYTHONPATH, HOURBUCKET_PCODEC_PYTHONPATH and
 # HOURBUCKET_SCHEMATHESIS_PYTHONPATH.
 
 REPO=$(cd -P "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
@@ -36,6 +36,8 @@ PROMETHEUS_DEB_SHA256=81d59a24fce84f7fbe97a45a4f2914b6a5881b5cd1db2a6a0e129e515e
 PROMETHEUS_POOLS=(http://deb.debian.org/debian/pool/main/p/prometheus http://archive.debian.org/debian/pool/main/p/prometheus)
 # The demo's own client side: it reads MongoDB and counts the broker's acknowledgements itself.
 PYTHON_PACKAGES=(pymongo==4.20.0 paho-mqtt==2.2.0)
+# It reads columns, in the example of docs/columns.md.
+PCODEC_PACKAGES=(pcodec==1.1.0 pymongo==4.20.0 numpy)
 CARGO_DEB_VERSION=3.8.0
 # InfluxDB's client, for the test that writes with it, and its runtime dependencies.
 INFLUXDB_PACKAGES=(influxdb-client==1.50.0 reactivex==4.1.0 urllib3==2.5.0 python-dateutil==2.9.0.post0 certifi==2025.8.3 setuptools==80.9.0)
@@ -242,6 +244,11 @@ ensure_python() {
 ensure_influxdb_client() {
     python_packages "${INFLUXDB_PACKAGES[@]}"
     export HOURBUCKET_INFLUXDB_PYTHONPATH=$PACKAGES_DIR
+}
+
+ensure_pcodec() {
+    python_packages "${PCODEC_PACKAGES[@]}"
+    export HOURBUCKET_PCODEC_PYTHONPATH=$PACKAGES_DIR
 }
 
 ensure_otlp_client() {
@@ -689,6 +696,7 @@ ensure_test_tools() {
     ensure_prometheus
     ensure_python
     ensure_influxdb_client
+    ensure_pcodec
     ensure_otlp_client
     ensure_guide_tools
     ensure_mongosh

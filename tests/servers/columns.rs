@@ -1,0 +1,167 @@
+//! Days in columns in the service: what docs/columns.md shows, and readings that only columns have.
+
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use std::process::Command;
+use std::time::Duration;
+
+use crate::read_api::prepared;
+use crate::support::fleet::now_ms;
+use crate::support::mongod::{Mongod, python_packages, unique_database};
+use crate::support::service::Service;
+use crate::support::{block_on, wait_until};
+use mongodb::bson::{Document, doc};
+
+const MINUTE: i64 = 60_000;
+const HOUR: i64 = 60 * MINUTE;
+const DAY: i64 = 24 * HOUR;
+const PATIENCE: Duration = Duration::from_secs(120);
+
+fn start(database: &str, more: &str) -> Service {
+    let config = format!(
+        "flush.max_age = \"200ms\"\nlimits.past = \"60d\"\n{more}\n[rollup]\nlate = \"300ms\"\n\
+         settle = \"1s\"\n[columns]\nenabled = true\n"
+    );
+    let uri = Mongod::shared().uri();
+    let settings = [("STORE__URI", uri.as_str()), ("STORE__DATABASE", database)];
+    Service::start(&config, &settings)
+}
+
+fn send(service: &Service, readings: &str) {
+    let answer = service.post("/v1/readings", "application/x-ndjson", readings.as_bytes());
+    assert_eq!(answer.unwrap().0, 200);
+}
+
+fn collection(database: &str, name: &str) -> mongodb::Collection<Document> {
+    let client = block_on(mongodb::Client::with_uri_str(Mongod::shared().uri())).unwrap();
+    client.database(database).collection(name)
+}
+
+fn count(database: &str, name: &str, filter: Document) -> u64 {
+    block_on(async {
+        collection(database, name)
+            .count_documents(filter)
+            .await
+            .unwrap()
+    })
+}
+
+/// Waits until the columns of a day count so many readings and no day is marked.
+fn wait_for_columns(database: &str, readings: i64) {
+    wait_until("the columns are as the readings", PATIENCE, || {
+        let has_all = count(database, "sensor_columns", doc! { "count": readings }) > 0;
+        (has_all && count(database, "rollup_pending", doc! {}) == 0).then_some(())
+    });
+}
+
+/// The times and values of `n` that the read API returns.
+fn readings(service: &Service, from: i64, to: i64) -> Vec<(i64, i64)> {
+    let path = format!("/v1/sensors/S1/readings?from={from}&to={to}&limit=10000&format=ndjson");
+    let (status, text) = service.get_admin(&path).unwrap();
+    assert_eq!(status, 200, "{text}");
+    let reading = |line: &str| {
+        let line: serde_json::Value = serde_json::from_str(line).unwrap();
+        let ts = chrono::DateTime::parse_from_rfc3339(line["ts"].as_str().unwrap()).unwrap();
+        (ts.timestamp_millis(), line["values"]["n"].as_i64().unwrap())
+    };
+    text.lines().map(reading).collect()
+}
+
+fn line(ts_ms: i64, n: i64) -> String {
+    format!("{{\"sensor_id\":\"S1\",\"ts\":{ts_ms},\"n\":{n}}}\n")
+}
+
+#[test]
+fn late_readings_of_a_day_that_only_columns_have_are_stored_once() {
+    let database = unique_database("tier");
+    let service = start(
+        &database,
+        "store.mode = \"bucket\"\nstore.retention_readings = \"1m\"",
+    );
+    prepared(&service);
+    let day = (now_ms() - 3 * DAY).div_euclid(DAY) * DAY;
+    let mut expected: Vec<(i64, i64)> = (0..240).map(|at| (day + at * 5 * MINUTE, at)).collect();
+    let all: String = expected.iter().map(|(ts, n)| line(*ts, *n)).collect();
+    send(&service, &all);
+    wait_for_columns(&database, 240);
+    let with_readings = doc! { "readings_removed": { "$ne": true } };
+    let are_removed = || {
+        let left = count(&database, "sensor_buckets", with_readings.clone());
+        (left == 0).then_some(())
+    };
+    wait_until("the pages are empty", PATIENCE, are_removed);
+    assert_eq!(readings(&service, day, day + DAY), expected);
+
+    // Repeated readings, and new ones among them, also after a restart.
+    for (round, restarts) in [(1, false), (2, true)] {
+        if restarts {
+            assert_eq!(service.get_admin("/healthz").unwrap().0, 200);
+        }
+        let new: Vec<(i64, i64)> = (0..5)
+            .map(|at| (day + at * 3 * HOUR + round * MINUTE, 1000 * round + at))
+            .collect();
+        let lines = new.iter().map(|(ts, n)| line(*ts, *n));
+        send(&service, &(all.clone() + &lines.collect::<String>()));
+        expected.extend(new);
+        expected.sort_unstable();
+        wait_for_columns(&database, expected.len() as i64);
+        wait_until("the pages are empty", PATIENCE, are_removed);
+        assert_eq!(readings(&service, day, day + DAY), expected);
+    }
+    assert_eq!(count(&database, "dead_letters", doc! {}), 0);
+    let query = format!(
+        "/prometheus/api/v1/query?query=count_over_time(n[1d])&time={}",
+        (day + DAY) / 1000
+    );
+    let (status, text) = service.get_admin(&query).unwrap();
+    assert_eq!(status, 200, "{text}");
+    // The window is open on the left.
+    let counted = format!("\"{}\"", expected.len() - 1);
+    assert!(text.contains(&counted), "{counted}: {text}");
+}
+
+#[test]
+fn the_python_of_the_documentation_reads_a_column() {
+    let database = unique_database("python");
+    let service = start(&database, "");
+    prepared(&service);
+    let day = (now_ms() - 2 * DAY).div_euclid(DAY) * DAY;
+    let reading = |minute: i64| {
+        let ts = day + minute * MINUTE;
+        let temp = 20.0 + (minute % 10) as f64 / 10.0;
+        let state = ["on", "off"][minute as usize % 2];
+        let temp = format!(",\"temp\":{temp},\"state\":\"{state}\"");
+        let some = if minute % 3 == 0 { temp } else { String::new() };
+        format!("{{\"sensor_id\":\"S1\",\"ts\":{ts},\"n\":{minute}{some}}}\n")
+    };
+    send(&service, &(0..1440).map(reading).collect::<String>());
+    wait_for_columns(&database, 1440);
+    let docs = std::fs::read_to_string("../../docs/columns.md").unwrap();
+    let (_, block) = docs.split_once("```python run\n").unwrap();
+    let (code, _) = block.split_once("```").unwrap();
+    let uri = Mongod::shared().uri();
+    let code = format!(
+        "import pymongo\ndb = pymongo.MongoClient({uri:?})[{database:?}]\n{code}\n\
+         state, _ = values(day[\"columns\"][\"state\"], day[\"count\"])\nprint(state[:3].tolist())\n"
+    );
+    let done = Command::new("python3")
+        .args(["-c", &code])
+        .env(
+            "PYTHONPATH",
+            python_packages("HOURBUCKET_PCODEC_PYTHONPATH", "pcodec"),
+        )
+        .output()
+        .unwrap();
+    assert!(
+        done.status.success(),
+        "{}",
+        String::from_utf8_lossy(&done.stderr)
+    );
+    let printed = String::from_utf8_lossy(&done.stdout).into_owned();
+    let date = chrono::DateTime::from_timestamp_millis(day).unwrap();
+    let date = date.format("%Y-%m-%d");
+    assert_eq!(
+        printed,
+        format!("{date} 480 {date}T00:00:00.000 20.0 20.45\n['on', 'off', 'on']\n")
+    );
+}
