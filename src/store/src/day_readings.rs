@@ -1,8 +1,8 @@
 //! Reads the readings of a sensor and day, bucket by bucket, wherever they are: in pages, as
 //! measurements, or only in columns, because they were removed from the former.
 //!
-//! Memory: the readings of one bucket, and those of the whole day in compact form if they are read
-//! from columns.
+//! Memory: the readings of one bucket, and those of the whole day in compact form while a bucket is
+//! read from columns.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -27,8 +27,6 @@ pub struct DayReadings<'s> {
     /// What is still to be read; `None`: all pages are in `pages`.
     query: Option<PageQuery>,
     pages: VecDeque<(BucketStart, StoredPage)>,
-    /// Read when they are needed.
-    columns: Option<Rows>,
     day: SensorDay,
     tags: BTreeMap<String, String>,
     /// Those that have readings.
@@ -69,7 +67,6 @@ impl<'s> DayReadings<'s> {
                 readings_from_ms: Some(i64::MIN),
             }),
             pages: VecDeque::new(),
-            columns: None,
             day: day.clone(),
             tags: BTreeMap::new(),
             read: vec![],
@@ -180,16 +177,12 @@ impl<'s> DayReadings<'s> {
         Ok(())
     }
 
-    /// The readings of a bucket in columns.
-    async fn stored_in(&mut self, start: BucketStart) -> Result<Rows, StoreError> {
-        if self.columns.is_none() {
-            self.columns = Some(stored_readings(self.store, &self.day).await?);
-        }
+    /// The readings of a bucket in columns, read after its pages: what a page has lost by then, they
+    /// have.
+    async fn stored_in(&self, start: BucketStart) -> Result<Rows, StoreError> {
         let within = start.0..self.span.end(start);
-        let mut stored = Rows::default();
-        let rows = self.columns.iter().flat_map(Rows::iter);
-        rows.filter(|row| within.contains(&row.ts_ms))
-            .for_each(|row| stored.push_row(&row));
+        let mut stored = stored_readings(self.store, &self.day).await?;
+        stored.retain(|row| within.contains(&row.ts_ms));
         Ok(stored)
     }
 }

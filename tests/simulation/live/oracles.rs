@@ -67,7 +67,10 @@ impl Life {
         let slow_ms = if slow { LOAD_MS * others } else { 0 };
         let backfill_ms =
             (pace.round_trip * self.backfilled as u32).as_millis() as u64 / LOADS_AT_ONCE as u64;
-        let bound_ms = self.max_age_ms() + GRACE_MS + hang_ms + slow_ms + backfill_ms;
+        // What is computed of a day is written with the permits of page writes: its summary, and its
+        // columns.
+        let days_ms = pace.timeout.as_millis() as u64;
+        let bound_ms = self.max_age_ms() + GRACE_MS + hang_ms + slow_ms + backfill_ms + days_ms;
         // Failing buckets are tried one after the other.
         let each_ms = match self.kind {
             Trouble::LoadsSlow(time) => time.as_millis() as u64,
