@@ -9,6 +9,7 @@ use std::ops::Range;
 
 use model::{RowFlags, Rows, ValueRef};
 
+use super::encode::EXACT_MAX;
 use super::numbers::{decode_doubles, decode_ints};
 use super::part::{BYTES_MAX, Entry, EntryKind, Part, READINGS_MAX, is_present, present_before};
 use super::{DamagedPart, Fault};
@@ -35,7 +36,7 @@ struct DecodedEntry<'p> {
 
 #[derive(Debug)]
 enum Values<'p> {
-    Double(Vec<f64>),
+    Double(Vec<f64>, Option<&'p [u8]>),
     Int(Vec<i64>),
     Bool(Vec<i64>),
     Text(Vec<i64>, &'p [String]),
@@ -164,11 +165,31 @@ fn decode_values(entry: &Entry, count: usize, upto: usize) -> Result<Values<'_>,
             .ok_or(Fault::Index)
     };
     Ok(match &entry.kind {
-        EntryKind::Double => Values::Double(decode_doubles(&entry.data, count, upto)?),
+        EntryKind::Double(ints) => {
+            let values = decode_doubles(&entry.data, count, upto)?;
+            let ints = ints.as_deref();
+            check_ints(&values, ints, count)?;
+            Values::Double(values, ints)
+        }
         EntryKind::Int => Values::Int(ints()?),
         EntryKind::Bool => Values::Bool(below(2)?),
         EntryKind::Text(dictionary) => Values::Text(below(dictionary.len())?, dictionary),
     })
+}
+
+/// Checks that the values that were integers are whole, and exact.
+fn check_ints(values: &[f64], ints: Option<&[u8]>, count: usize) -> Result<(), Fault> {
+    let Some(ints) = ints else { return Ok(()) };
+    let is_exact = |value: f64| value.fract() == 0.0 && value.abs() <= EXACT_MAX as f64;
+    let flagged = (0..).zip(values).filter(|(i, _)| is_set(ints, *i));
+    let is_valid = ints.len() == count.div_ceil(8) && flagged.map(|(_, v)| *v).all(is_exact);
+    is_valid.then_some(()).ok_or(Fault::Ints)
+}
+
+/// Whether a bit is set; those behind the last byte are not.
+fn is_set(bits: &[u8], at: usize) -> bool {
+    bits.get(at / 8)
+        .is_some_and(|byte| byte >> (at % 8) & 1 == 1)
 }
 
 impl<'p> Decoded<'p> {
@@ -229,7 +250,10 @@ impl<'d> Cursor<'d> {
         let (entry, next) = entries.find(|(entry, _)| is_present(entry.present, at))?;
         let i = std::mem::replace(next, *next + 1);
         Some(match &entry.values {
-            Values::Double(values) => ValueRef::Double(values[i]),
+            Values::Double(values, ints) => match ints.is_some_and(|ints| is_set(ints, i)) {
+                true => ValueRef::Int(values[i] as i64),
+                false => ValueRef::Double(values[i]),
+            },
             Values::Int(values) => ValueRef::Int(values[i]),
             Values::Bool(values) => ValueRef::Bool(values[i] == 1),
             Values::Text(values, dictionary) => ValueRef::Str(&dictionary[values[i] as usize]),

@@ -13,6 +13,9 @@ use super::numbers::{encode_doubles, encode_ints};
 use super::order::sorted;
 use super::part::{BYTES_MAX, Bits, ENTRY_BYTES, Entry, EntryKind, Part, READINGS_MAX};
 
+/// Integers up to here are exact as doubles.
+pub(crate) const EXACT_MAX: u64 = 1 << 53;
+
 /// Encodes the readings of one sensor and day.
 #[derive(Debug, Default)]
 pub struct DayEncoder {
@@ -173,10 +176,10 @@ impl OpenColumn {
     }
 
     fn finish(self, count: usize) -> Vec<Entry> {
+        let (doubles, flags, ints) = join_numbers(self.doubles, self.ints, count);
         let mut entries: Vec<_> = [
-            self.doubles
-                .finish(count, EntryKind::Double, encode_doubles),
-            self.ints.finish(count, EntryKind::Int, encode_ints),
+            doubles.finish(count, EntryKind::Double(flags), encode_doubles),
+            ints.finish(count, EntryKind::Int, encode_ints),
             self.bools.finish(count, EntryKind::Bool, encode_ints),
             self.texts
                 .finish(count, EntryKind::Text(self.dictionary), encode_ints),
@@ -187,4 +190,40 @@ impl OpenColumn {
         entries.sort_by_key(|(ones, _)| std::cmp::Reverse(*ones));
         entries.into_iter().map(|(_, entry)| entry).collect()
     }
+}
+
+/// Puts integers among the doubles if there are both, and the integers are exact as doubles. Also
+/// returns which of the doubles are integers, if there are some.
+fn join_numbers(
+    doubles: OpenEntry<f64>,
+    ints: OpenEntry<i64>,
+    count: usize,
+) -> (OpenEntry<f64>, Option<Vec<u8>>, OpenEntry<i64>) {
+    let are_exact = ints.values.iter().all(|n| n.unsigned_abs() <= EXACT_MAX);
+    if doubles.values.is_empty() || ints.values.is_empty() || !are_exact {
+        return (doubles, None, ints);
+    }
+    let mut joined = OpenEntry::default();
+    let mut flags = Bits::default();
+    let mut next_double = doubles.values.iter();
+    let mut next_int = ints.values.iter();
+    for at in 0..count {
+        let value = match (doubles.present.get(at), ints.present.get(at)) {
+            (true, _) => next_double.next().copied(),
+            (false, true) => {
+                flags.set(joined.values.len());
+                next_int.next().map(|n| *n as f64)
+            }
+            (false, false) => None,
+        };
+        if let Some(value) = value {
+            joined.push(at, value);
+        }
+    }
+    let values = joined.values.len();
+    (
+        joined,
+        flags.present(ints.values.len(), values),
+        OpenEntry::default(),
+    )
 }

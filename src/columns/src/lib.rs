@@ -70,6 +70,8 @@ pub(crate) enum Fault {
     Times,
     #[error("`present` does not fit the readings")]
     Present,
+    #[error("`ints` does not fit the values")]
+    Ints,
     #[error("an index is not in the dictionary, or a boolean is neither 0 nor 1")]
     Index,
 }

@@ -69,8 +69,9 @@ pub struct Entry {
 /// The kind of the values of an [`Entry`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EntryKind {
-    /// Doubles.
-    Double,
+    /// Doubles, and which of them were integers: a sensor that sends 20 for 20.0 has one column.
+    /// `None`: none of them.
+    Double(Option<Vec<u8>>),
     /// 64-bit signed integers.
     Int,
     /// Booleans.
@@ -88,6 +89,13 @@ impl Bits {
     pub(crate) fn set(&mut self, at: usize) {
         self.0.resize(at / 8 + 1, 0);
         self.0[at / 8] |= 1 << (at % 8);
+    }
+
+    /// Whether a bit is set.
+    pub(crate) fn get(&self, at: usize) -> bool {
+        self.0
+            .get(at / 8)
+            .is_some_and(|byte| byte >> (at % 8) & 1 == 1)
     }
 
     /// The field `present`; `ones`: how many bits are set.

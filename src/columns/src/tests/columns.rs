@@ -137,13 +137,38 @@ fn a_field_of_several_kinds_has_an_entry_for_each() {
     assert_eq!(
         kinds,
         [
-            (EntryKind::Double, vec![0b0010_1101, 0b11]),
+            (EntryKind::Double(None), vec![0b0010_1101, 0b11]),
             (EntryKind::Int, vec![0b1000_0010, 0]),
             (EntryKind::Bool, vec![0b0100_0000, 0]),
             (text, vec![0b0001_0000, 0]),
         ]
     );
     assert!(same_readings(&decoded(&parts), &rows));
+}
+
+#[test]
+fn integers_among_doubles_share_their_column() {
+    let values = [
+        ValueRef::Double(20.5),
+        ValueRef::Int(20),
+        ValueRef::Double(20.0),
+        ValueRef::Bool(true),
+        ValueRef::Int(-(1 << 53)),
+    ];
+    let mut rows = Rows::default();
+    for (ts_ms, value) in (0..).zip(values) {
+        rows.push_named(ts_ms, RowFlags::default(), &[("t", value)]);
+    }
+    let parts = parts(&rows);
+    let entries = &parts[0].columns["t"];
+    assert_eq!(entries[0].kind, EntryKind::Double(Some(vec![0b1010])));
+    assert_eq!(entries[0].present, Some(vec![0b1_0111]));
+    assert_eq!(entries[1].kind, EntryKind::Bool);
+    assert!(same_readings(&decoded(&parts), &rows));
+    let mut broken = parts[0].clone();
+    let t = broken.columns.get_mut("t").unwrap();
+    t[0].kind = EntryKind::Double(Some(vec![0b0001]));
+    assert!(broken.decode().unwrap_err().to_string().contains("`ints`"));
 }
 
 #[test]
@@ -154,7 +179,7 @@ fn a_part_that_contradicts_itself_is_refused() {
         let number = if ts_ms < 7 {
             ValueRef::Int(ts_ms)
         } else {
-            ValueRef::Double(0.5)
+            ValueRef::Str("x")
         };
         rows.push_named(
             ts_ms,
@@ -209,5 +234,5 @@ fn a_part_that_contradicts_itself_is_refused() {
             .contains("index")
     );
     assert!(broken(|part| entry(part, "n").kind = EntryKind::Bool).contains("neither 0 nor 1"));
-    assert!(broken(|part| entry(part, "door").kind = EntryKind::Double).contains("`door`: "));
+    assert!(broken(|part| entry(part, "door").kind = EntryKind::Double(None)).contains("`door`: "));
 }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! sensor_columns: { _id: { sensor_id, day, part }, schema_version, sensor_id, day, part, tags, count, first_ts, last_ts,
-//!   ts: BinData, columns: { <field>: { kind, data: BinData, present: BinData?, dictionary: []?, others: [ { kind, … } ]? } },
+//!   ts: BinData, columns: { <field>: { kind, data: BinData, present: BinData?, ints: BinData?, dictionary: []?, others: [ { kind, … } ]? } },
 //!   set: { id, parts, count }? }
 //! sensor_day_hours: { _id: { sensor_id, day }, schema_version, sensor_id, day, tags, count, first_ts, last_ts, hours,
 //!   fields: { <field>: { count: [], min: [], …, state_ms: { <state>: [] }, … } }, fields_truncated? }
@@ -88,7 +88,7 @@ fn field_document(entries: &[Entry]) -> Document {
 
 fn entry_document(entry: &Entry) -> Document {
     let kind = match &entry.kind {
-        EntryKind::Double => "double",
+        EntryKind::Double(_) => "double",
         EntryKind::Int => "int",
         EntryKind::Bool => "bool",
         EntryKind::Text(_) => "text",
@@ -97,8 +97,14 @@ fn entry_document(entry: &Entry) -> Document {
     if let Some(present) = &entry.present {
         document.insert("present", binary(present));
     }
-    if let EntryKind::Text(dictionary) = &entry.kind {
-        document.insert("dictionary", dictionary);
+    match &entry.kind {
+        EntryKind::Text(dictionary) => {
+            document.insert("dictionary", dictionary);
+        }
+        EntryKind::Double(Some(ints)) => {
+            document.insert("ints", binary(ints));
+        }
+        EntryKind::Double(None) | EntryKind::Int | EntryKind::Bool => {}
     }
     document
 }
@@ -138,7 +144,7 @@ pub(super) fn part_of(found: &RawDocument) -> Option<(i64, Option<PartSet>, Part
 
 fn entry_of(found: &RawDocument) -> Option<Entry> {
     let kind = match found.get_str("kind").ok()? {
-        "double" => EntryKind::Double,
+        "double" => EntryKind::Double(found.get_binary("ints").ok().map(|b| b.bytes.to_vec())),
         "int" => EntryKind::Int,
         "bool" => EntryKind::Bool,
         "text" => {

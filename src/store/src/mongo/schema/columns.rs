@@ -41,6 +41,7 @@ fn columns_validator() -> Document {
             "kind": { "enum": ["double", "int", "bool", "text"] },
             "data": { "bsonType": "binData" },
             "present": { "bsonType": "binData" },
+            "ints": { "bsonType": "binData" },
             "dictionary": { "bsonType": "array" },
             "others": { "bsonType": "array" },
         },
