@@ -1,9 +1,8 @@
-//! The catalogue (`src/store/src/catalog.rs`) in MongoDB: two instances together, the indexes, how an
-//! older database gets one, and how entries of sensors without buckets expire.
+//! The catalogue (`src/store/src/catalog.rs`) in MongoDB: two instances together, the indexes,
+//! and how entries of sensors without buckets expire.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,13 +14,12 @@ use model::{
     ValueRef,
 };
 use mongodb::bson::{Bson, DateTime, Document, doc};
-use store::catalog::{CatalogFill, CatalogQuery};
-use store::fill_catalog::fill_some;
+use store::catalog::CatalogQuery;
 use store::mongo::{CATALOG, MongoStore};
-use store::{PageWriteResult, Store};
+use store::Store;
 use testkit::memory_store::MemoryStore;
 
-use super::catalog_contract::{DAY, HOUR, find, merge, open, tags, update};
+use super::catalog_contract::{DAY, HOUR, find, merge, open, update};
 
 /// Two instances merge the same sensors in different orders: both orders give the entries of the
 /// memory store.
@@ -202,112 +200,23 @@ async fn queries_by_tag_and_field_use_the_indexes_of_4_4() {
     entries_are_found_by_index(Mongod::shared_v44().uri()).await;
 }
 
-/// A page as an earlier version wrote it: without an entry.
-fn page(
-    sensor: &str,
-    start_ms: i64,
-    storage_mode: StorageMode,
-    values: &[(&str, ValueRef<'_>)],
-) -> PageWrite {
+/// A page without an entry.
+fn page(sensor: &str, start_ms: i64) -> PageWrite {
     let mut rows = Rows::default();
-    rows.push_named(start_ms + 1000, RowFlags::default(), values);
+    let values = [("temp", ValueRef::Int(1))];
+    rows.push_named(start_ms + 1000, RowFlags::default(), &values);
     let summary = summarise(&rows);
     PageWrite {
         sensor_id: sensor.into(),
         start: BucketStart(start_ms),
         page: 0,
         kind: PageKind::Create,
-        storage_mode,
+        storage_mode: StorageMode::Bucket,
         seal: false,
         tags: Some(Arc::new(Tags::from_canonical(b"\x04site\x05\x00north"))),
         rows: rows.into(),
         summary,
         catalog: None,
-    }
-}
-
-#[tokio::test]
-async fn a_catalogue_that_is_not_complete_is_filled_once_and_continues_after_a_restart() {
-    let uri = Mongod::shared().uri();
-    let database = unique_database("catalog_fill");
-    let (store, db) = open(uri.clone(), &database).await;
-    assert!(store.is_catalog_complete(), "an empty database");
-    let start_ms = 400_000 * HOUR;
-    for i in 0..100 {
-        let mode = if i % 2 == 0 {
-            StorageMode::Bucket
-        } else {
-            StorageMode::TimeSeries
-        };
-        let sensor = format!("old/{i:03}");
-        let first = [
-            ("temp", ValueRef::Double(1.0)),
-            ("on", ValueRef::Bool(true)),
-        ];
-        let writes = [
-            page(&sensor, start_ms, mode, &first),
-            page(
-                &sensor,
-                start_ms + 100 * HOUR,
-                mode,
-                &[("temp", ValueRef::Str("n/a"))],
-            ),
-        ];
-        for written in store.write(&writes).await.unwrap() {
-            assert!(
-                matches!(written, PageWriteResult::Done { .. }),
-                "{written:?}"
-            );
-        }
-    }
-    let meta = db.collection::<Document>("hourbucket_meta");
-    meta.delete_one(doc! { "_id": "catalog" }).await.unwrap();
-    let (store, _) = open(uri.clone(), &database).await;
-    assert!(!store.is_catalog_complete());
-    let from = store.catalog_fill().await.unwrap();
-    assert_eq!(from, CatalogFill::default());
-    let part = fill_some(&store, &from).await.unwrap();
-    assert!(
-        !part.is_complete && !store.is_catalog_complete() && part.after.is_some(),
-        "{part:?}"
-    );
-    let filled = store
-        .find_catalog(&CatalogQuery::default())
-        .await
-        .unwrap()
-        .len();
-    assert!((1..100).contains(&filled), "{filled}");
-    // Another process continues.
-    let (store, _) = open(uri.clone(), &database).await;
-    let mut fill = store.catalog_fill().await.unwrap();
-    assert_eq!(fill, part);
-    while !fill.is_complete {
-        fill = fill_some(&store, &fill).await.unwrap();
-    }
-    assert!(store.is_catalog_complete() && open(uri, &database).await.0.is_catalog_complete());
-    let all = store.find_catalog(&CatalogQuery::default()).await.unwrap();
-    assert_eq!(all.len(), 100);
-    let fields = [
-        ("on", FieldKinds::BOOL),
-        ("temp", FieldKinds::NUMBER.with(FieldKinds::TEXT)),
-    ];
-    for entry in all {
-        assert_eq!(
-            entry.fields,
-            BTreeMap::from(fields.map(|(name, kinds)| (name.to_owned(), kinds))),
-            "{}",
-            entry.sensor_id
-        );
-        assert_eq!(
-            entry.tags,
-            tags(&[("site", "north")]),
-            "{}",
-            entry.sensor_id
-        );
-        assert_eq!(
-            (entry.first_ts_ms, entry.last_ts_ms),
-            (start_ms + 1000, start_ms + 100 * HOUR + 1000)
-        );
     }
 }
 
@@ -332,12 +241,7 @@ async fn the_entry_of_a_sensor_without_buckets_goes_after_a_week_unless_it_repor
     merge(&store, &all).await;
     // Its bucket is still there; the server removes expired ones by its own clock, which says that
     // it is not.
-    let held = page(
-        "held",
-        100 * DAY,
-        StorageMode::Bucket,
-        &[("temp", ValueRef::Int(1))],
-    );
+    let held = page("held", 100 * DAY);
     store.write(&[held]).await.unwrap();
     let now_ms = 200 * DAY + retention_ms;
     let ids = async || find(&store, CatalogQuery::default()).await;

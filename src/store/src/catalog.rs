@@ -108,15 +108,6 @@ pub(crate) fn after_prefix(prefix: &str) -> Option<String> {
     None
 }
 
-/// How far the catalogue of a database is filled.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct CatalogFill {
-    /// Every stored sensor has its entry.
-    pub is_complete: bool,
-    /// Every stored sensor up to this one has its entry, in the order of the bytes of the ids.
-    pub after: Option<String>,
-}
-
 /// How many sensors the catalogue has.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct CatalogCounts {

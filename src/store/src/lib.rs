@@ -30,7 +30,6 @@ pub mod day_readings;
 pub mod days;
 pub mod dead_letter_filter;
 mod error;
-pub mod fill_catalog;
 pub mod maintain;
 pub mod maintain_columns;
 pub mod mongo;
@@ -47,7 +46,7 @@ pub use error::{PrepareError, PrepareErrorEnd, StoreError, StoreErrorKind};
 use std::pin::Pin;
 use std::time::Duration;
 
-use catalog::{CatalogCounts, CatalogEntry, CatalogFill, CatalogQuery};
+use catalog::{CatalogCounts, CatalogEntry, CatalogQuery};
 use model::{
     BucketKey, BucketStart, CatalogUpdate, DeadLetter, LatestUpdate, PageWrite, ReadingKey,
     SensorId, StorageMode,
@@ -269,29 +268,9 @@ pub trait Store: Send + Sync + 'static {
         Box::pin(async { Ok(None) })
     }
 
-    /// Whether every stored sensor has an entry. `false` until the catalogue is filled; known once
-    /// the store is prepared.
+    /// Whether every stored sensor has an entry.
     fn is_catalog_complete(&self) -> bool {
         true
-    }
-
-    /// How far the catalogue is filled.
-    fn catalog_fill(&self) -> BoxFuture<'_, Result<CatalogFill, StoreError>> {
-        Box::pin(async {
-            Ok(CatalogFill {
-                is_complete: true,
-                after: None,
-            })
-        })
-    }
-
-    /// Records how far the catalogue is filled.
-    fn set_catalog_fill<'a>(
-        &'a self,
-        fill: &'a CatalogFill,
-    ) -> BoxFuture<'a, Result<(), StoreError>> {
-        let _ = fill;
-        Box::pin(async { Ok(()) })
     }
 
     /// Removes entries of sensors that have had no bucket for a week, because retention removed

@@ -15,8 +15,6 @@
 //!
 //! **With columns** the readings of a whole day are removed at once, when it has ended as long ago, and
 //! only if its columns have them ([`store::tier`]). A day without such columns stays in its pages.
-//!
-//! The catalogue must be complete: an older database's is filled from the readings.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -60,7 +58,6 @@ const GRACE: Duration = Duration::from_secs(15);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Hold {
     Store,
-    Catalogue,
     Replay,
     Backlog,
     Clocks,
@@ -70,7 +67,6 @@ impl Hold {
     fn as_str(self) -> &'static str {
         match self {
             Hold::Store => "the store does not answer",
-            Hold::Catalogue => "the catalogue is being filled from the readings",
             Hold::Replay => "the journal is being replayed",
             Hold::Backlog => "readings wait to be stored",
             Hold::Clocks => "the clocks of the service and of MongoDB differ by more than an hour",
@@ -82,7 +78,6 @@ impl Hold {
 #[derive(Debug, Clone, Copy)]
 struct Observed {
     store_answers: bool,
-    is_catalogued: bool,
     is_replayed: bool,
     /// Age of the oldest unstored reading, and how old one becomes in normal operation.
     unstored: Duration,
@@ -96,7 +91,6 @@ impl Observed {
     fn hold(self) -> Option<Hold> {
         [
             (!self.store_answers, Hold::Store),
-            (!self.is_catalogued, Hold::Catalogue),
             (!self.is_replayed, Hold::Replay),
             (self.unstored > self.unstored_max, Hold::Backlog),
             (
@@ -266,7 +260,7 @@ impl ServiceContext {
     ) -> Result<(Option<Hold>, bool), StoreError> {
         let _permit = self.flusher.permit().await;
         let store_ms = store.now_ms().await?;
-        let hold = self.observe(store, store_ms, unstored).hold();
+        let hold = self.observe(store_ms, unstored).hold();
         let zone = Zone::from(self.config.rollup.zone);
         let before_ms = zone.day(store_ms.saturating_sub(kept_ms)).start_ms;
         if days.next.is_empty() {
@@ -304,7 +298,7 @@ impl ServiceContext {
         // One command at a time, among those of ingest.
         let _permit = self.flusher.permit().await;
         let store_ms = store.now_ms().await?;
-        let hold = self.observe(store, store_ms, unstored).hold();
+        let hold = self.observe(store_ms, unstored).hold();
         let before_ms = store_ms.saturating_sub(kept_ms);
         let pages_max = if hold.is_some() { 0 } else { PAGES_MAX };
         let removed = store.remove_readings(before_ms, pages_max).await?;
@@ -319,7 +313,7 @@ impl ServiceContext {
         Ok((hold, is_more))
     }
 
-    fn observe(&self, store: &dyn Store, store_ms: i64, unstored: &Unstored) -> Observed {
+    fn observe(&self, store_ms: i64, unstored: &Unstored) -> Observed {
         let now = self.clock.now();
         let flush = &self.config.flush;
         let backlog = unstored.backlog(now.mono_ms);
@@ -329,7 +323,6 @@ impl ServiceContext {
         };
         Observed {
             store_answers: self.flusher.answered_within(ANSWERS_WITHIN),
-            is_catalogued: store.is_catalog_complete(),
             is_replayed: backlog.is_replayed,
             unstored: Duration::from_millis(backlog.age_ms.unwrap_or(0)),
             unstored_max: due + GRACE,
@@ -399,7 +392,6 @@ mod tests {
     fn nothing_is_removed_while_readings_may_be_missing_or_a_clock_is_wrong() {
         let well = Observed {
             store_answers: true,
-            is_catalogued: true,
             is_replayed: true,
             unstored: Duration::from_secs(29),
             unstored_max: Duration::from_secs(30),
@@ -414,13 +406,6 @@ mod tests {
                     ..well
                 },
                 Hold::Store,
-            ),
-            (
-                Observed {
-                    is_catalogued: false,
-                    ..well
-                },
-                Hold::Catalogue,
             ),
             (
                 Observed {

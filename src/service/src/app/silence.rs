@@ -51,9 +51,6 @@ impl ServiceContext {
             since_ms: before_ms.unwrap_or(now.wall_ms),
             until_ms: now.wall_ms,
         });
-        if !store.is_catalog_complete() {
-            return Ok(());
-        }
         silence.judge(now.wall_ms, unstored_ms, pause);
         let Some(arrived_ms) = silence.arrivals_ms() else {
             return Ok(());

@@ -1,5 +1,6 @@
 //! `sensor_catalog`: one document per sensor. [`crate::catalog`] has its rules,
-//! [`super::catalog_document`] its form.
+//! [`super::catalog_document`] its form. `hourbucket_meta` `{_id: "running", at}` has the time up to
+//! which an instance is known to have run, as precise as it looks for silent sensors.
 //!
 //! The indexes of `labels` and `field_names` end with `_id`, so that a query by tag or field
 //! returns one page after another in the order of the ids, on every server version, without
@@ -32,7 +33,7 @@ use crate::mongo::setup::{SchemaError, Setup};
 use crate::{StoreError, StoreErrorKind};
 use model::SensorId;
 use model::catalog::{CatalogUpdate, by_sensor};
-use model::collections::CATALOG;
+use model::collections::{CATALOG, META};
 use telemetry::metrics::{self, StoreCommand};
 
 /// Sensors in one round.
@@ -316,6 +317,22 @@ impl Catalog {
         let counts = self.connection.ask(read).await;
         metrics::store_command(StoreCommand::Read, 4, begun.elapsed().as_secs_f64());
         counts
+    }
+
+    /// See [`crate::Store::note_running`].
+    pub(super) async fn record_running(&self, at_ms: i64) -> Result<Option<i64>, StoreError> {
+        let command = doc! {
+            "findAndModify": META,
+            "query": { "_id": "running" },
+            "update": { "$max": { "at": date(at_ms) } },
+            "new": false,
+            "upsert": true,
+        };
+        let reply = self.connection.confirm(command).await?;
+        let before = reply.get("value").and_then(Bson::as_document);
+        Ok(before
+            .and_then(|d| d.get_datetime("at").ok())
+            .map(|at| at.timestamp_millis()))
     }
 
     /// The collection. Reads are as durable as writes: an entry that is seen and then rolled back

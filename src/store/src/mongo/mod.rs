@@ -14,7 +14,7 @@
 //! | [`Reader`] | read | all but `sensor_catalog` and `hourbucket_meta`, r |
 //! | [`DayRollups`] | read | `sensor_days` r, `rollup_pending` r; writes with [`DayWriter`] |
 //! | [`ColumnDays`] | read | `sensor_columns` r, `sensor_day_hours` r; writes with [`ColumnWriter`] |
-//! | [`Catalog`], [`CatalogState`] | | `sensor_catalog` rw; `hourbucket_meta` rw |
+//! | [`Catalog`] | | `sensor_catalog` rw; `hourbucket_meta` rw |
 //! | [`DeadLetterStore`] | | `dead_letters` rw |
 //! | [`Schema`] | schema | all: their options, indexes and validators; `hourbucket_meta` rw |
 //! | [`Maintenance`] | maintenance | `sensor_buckets` rw, `sensor_readings` rw, `sensor_days` rw |
@@ -31,7 +31,6 @@
 mod bson;
 mod catalog;
 mod catalog_document;
-mod catalog_state;
 mod column_document;
 mod connection;
 mod dead_letters;
@@ -71,7 +70,7 @@ use mongodb::bson::doc;
 use mongodb::error::ErrorKind;
 use mongodb::options::ClientOptions;
 
-use super::catalog::{CatalogCounts, CatalogEntry, CatalogFill, CatalogQuery};
+use super::catalog::{CatalogCounts, CatalogEntry, CatalogQuery};
 use super::columns::ColumnStore;
 use super::days::DayStore;
 use super::reading::{
@@ -87,7 +86,6 @@ use super::{
     PageWriteResult, PrepareError, PreparedStore, Store, StoreError,
 };
 use catalog::Catalog;
-use catalog_state::CatalogState;
 use connection::Connection;
 use detected::Detected;
 use error::describe;
@@ -157,7 +155,6 @@ pub struct MongoStore {
     days: DayRollups,
     columns: ColumnDays,
     catalog: Catalog,
-    catalog_state: CatalogState,
     catalog_expiry: CatalogExpiry,
     dead_letters: DeadLetterStore,
     maintenance: Maintenance,
@@ -232,11 +229,10 @@ impl MongoStore {
         let reader = Reader::new(own(), known(), expiry.clone());
         let days = DayWriter::new(own());
         let catalog = Catalog::new(own(), known());
-        let catalog_state = CatalogState::new(own());
         let retention = settings.retention;
         MongoStore {
             has_user,
-            schema: Schema::new(own(), known(), catalog_state.clone(), settings),
+            schema: Schema::new(own(), known(), settings),
             writer: Writer::new(connection, &detected, &fence),
             high_water: HighWater::new(own()),
             latest: LatestWriter::new(own()),
@@ -247,7 +243,6 @@ impl MongoStore {
             columns: ColumnDays::new(reader.clone(), ColumnWriter::new(own())),
             catalog_expiry: CatalogExpiry::new(own(), catalog.clone(), reader.clone(), retention),
             catalog,
-            catalog_state,
             dead_letters: DeadLetterStore::new(own()),
             maintenance: Maintenance::new(reader.clone(), recompute, days, retention),
             reader,
@@ -463,23 +458,8 @@ impl Store for MongoStore {
         Box::pin(self.catalog_expiry.expire(now_ms))
     }
 
-    fn is_catalog_complete(&self) -> bool {
-        self.catalog_state.is_complete()
-    }
-
-    fn catalog_fill(&self) -> BoxFuture<'_, Result<CatalogFill, StoreError>> {
-        Box::pin(self.catalog_state.read_fill())
-    }
-
-    fn set_catalog_fill<'a>(
-        &'a self,
-        fill: &'a CatalogFill,
-    ) -> BoxFuture<'a, Result<(), StoreError>> {
-        Box::pin(self.catalog_state.record_fill(fill))
-    }
-
     fn note_running(&self, at_ms: i64) -> BoxFuture<'_, Result<Option<i64>, StoreError>> {
-        Box::pin(self.catalog_state.record_running(at_ms))
+        Box::pin(self.catalog.record_running(at_ms))
     }
 
     fn registry(&self, query: RegistryQuery) -> Option<Arc<dyn RegistryReader>> {

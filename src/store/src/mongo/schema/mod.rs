@@ -18,7 +18,6 @@ pub(super) mod view;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::mongo::catalog_state::CatalogState;
 use crate::mongo::connection::Connection;
 use crate::mongo::detected::Detected;
 use days::RollupSchema;
@@ -32,7 +31,6 @@ pub struct Schema {
     connection: Connection,
     /// The preparation finds out what others use.
     detected: Arc<Detected>,
-    catalog_state: CatalogState,
     settings: Settings,
     /// The collections as they were prepared.
     prepared: Arc<Prepared>,
@@ -70,13 +68,11 @@ impl Schema {
     pub(super) fn new(
         connection: Connection,
         detected: Arc<Detected>,
-        catalog_state: CatalogState,
         settings: Settings,
     ) -> Schema {
         Schema {
             connection,
             detected,
-            catalog_state,
             settings,
             prepared: Arc::default(),
         }

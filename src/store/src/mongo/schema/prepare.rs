@@ -154,7 +154,6 @@ impl Schema {
         }
         changes.extend(collections::prepare(&setup, span, keep).await?);
         changes.extend(catalog::prepare(&setup).await?);
-        self.catalog_state.prepare(&setup).await?;
         if high_water::create_if_missing(&setup).await? {
             changes.push(format!(
                 "noted in {META} up to which hour buckets were written"
