@@ -21,6 +21,7 @@ use store::reading::{
     DeadLetterQuery, MeasurementQuery, MeasurementResults, PageQuery, PageResults, SensorQuery,
     StoredDeadLetter, StoredSensor,
 };
+use store::summaries::{EdgeQuery, Edges, SummaryQuery, SummaryResults};
 use store::{
     Ability, BoxFuture, DeadLetterWritten, LatestWriteResult, LoadRequest, LoadResult,
     PageWriteResult, PrepareError, PreparedStore, Store, StoreError, StoreErrorKind,
@@ -270,6 +271,17 @@ impl Store for AlwaysFails {
         &'a self,
         _: &'a MeasurementQuery,
     ) -> BoxFuture<'a, Result<MeasurementResults, StoreError>> {
+        unreachable!()
+    }
+
+    fn summaries<'a>(
+        &'a self,
+        _: &'a SummaryQuery,
+    ) -> BoxFuture<'a, Result<SummaryResults, StoreError>> {
+        unreachable!()
+    }
+
+    fn edges<'a>(&'a self, _: &'a EdgeQuery) -> BoxFuture<'a, Result<Edges, StoreError>> {
         unreachable!()
     }
 

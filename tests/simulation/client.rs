@@ -20,7 +20,8 @@ use store::{
     BoxFuture, DeadLetterWritten, LatestWriteResult, LoadRequest, LoadResult, PageWriteResult,
     PrepareError, PreparedStore, Store, StoreError,
 };
-use testkit::memory_store::Pages;
+use store::summaries::{EdgeQuery, Edges, SummaryQuery, SummaryResults};
+use testkit::memory_store::{Pages, one_by_one};
 use tokio::time::Instant;
 
 use super::server::{Server, not_applied, trace};
@@ -210,6 +211,17 @@ impl Store for Client {
         q: &'a MeasurementQuery,
     ) -> BoxFuture<'a, Result<MeasurementResults, StoreError>> {
         self.read(move |pages| pages.read_measurements(q))
+    }
+
+    fn summaries<'a>(
+        &'a self,
+        q: &'a SummaryQuery,
+    ) -> BoxFuture<'a, Result<SummaryResults, StoreError>> {
+        Box::pin(one_by_one::summaries(self, q))
+    }
+
+    fn edges<'a>(&'a self, q: &'a EdgeQuery) -> BoxFuture<'a, Result<Edges, StoreError>> {
+        Box::pin(one_by_one::edges(self, q))
     }
 
     fn sensors<'a>(&'a self, q: &'a SensorQuery) -> BoxFuture<'a, Result<Vec<String>, StoreError>> {

@@ -9,9 +9,11 @@ use pipeline::rollup::state::RollupSettings;
 use store::columns::{
     ColumnStore, ColumnsQuery, DayColumns, OfSensors, StoredColumns, StoredHours, bounds,
 };
-use store::days::{DayMark, DayQuery, DayStore, DaySummary, DayWritten, MarkQuery, SensorDay};
+use store::days::{
+    DayMark, DayQuery, DayStore, DaySummary, DayWritten, DaysQuery, DaysResults, MarkQuery, SensorDay,
+};
 use store::{BoxFuture, StoreError};
-use testkit::memory_store::Pages;
+use testkit::memory_store::{Pages, one_by_one};
 
 use super::client::Client;
 use super::process::WEIGHTING;
@@ -133,6 +135,13 @@ impl DayStore for Client {
         query: &'a DayQuery,
     ) -> BoxFuture<'a, Result<Vec<(i64, DaySummary)>, StoreError>> {
         self.read(move |pages| pages.stored_days(query))
+    }
+
+    fn days_of<'a>(
+        &'a self,
+        query: &'a DaysQuery,
+    ) -> BoxFuture<'a, Result<DaysResults, StoreError>> {
+        Box::pin(one_by_one::days(self, query))
     }
 }
 

@@ -135,33 +135,6 @@ pub struct DaysResults {
     pub rest: Vec<SensorId>,
 }
 
-async fn one_by_one<S: DayStore + ?Sized>(
-    store: &S,
-    q: &DaysQuery,
-) -> Result<DaysResults, StoreError> {
-    let mut all = DaysResults::default();
-    for sensor_id in &q.sensor_ids {
-        let mut query = DayQuery {
-            sensor_id: sensor_id.clone(),
-            from_ms: q.from_ms,
-            to_ms: q.to_ms,
-        };
-        loop {
-            let found = store.stored_days(&query).await?;
-            let Some((last_ms, _)) = found.last() else {
-                break;
-            };
-            query.from_ms = last_ms + 1;
-            all.days.extend(
-                found
-                    .into_iter()
-                    .map(|(day_ms, summary)| (sensor_id.clone(), day_ms, summary.hour)),
-            );
-        }
-    }
-    Ok(all)
-}
-
 /// The daily rollups of a store.
 pub trait DayStore: Send + Sync {
     /// Sets marks, durably (majority).
@@ -203,7 +176,5 @@ pub trait DayStore: Send + Sync {
     fn days_of<'a>(
         &'a self,
         query: &'a DaysQuery,
-    ) -> BoxFuture<'a, Result<DaysResults, StoreError>> {
-        Box::pin(one_by_one(self, query))
-    }
+    ) -> BoxFuture<'a, Result<DaysResults, StoreError>>;
 }

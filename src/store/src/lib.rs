@@ -396,26 +396,13 @@ pub trait Store: Send + Sync + 'static {
     fn summaries<'a>(
         &'a self,
         query: &'a summaries::SummaryQuery,
-    ) -> BoxFuture<'a, Result<summaries::SummaryResults, StoreError>> {
-        let read = move |query: PageQuery| -> BoxFuture<'a, _> {
-            Box::pin(async move { self.pages(&query).await })
-        };
-        Box::pin(summaries::by_pages(query, read))
-    }
+    ) -> BoxFuture<'a, Result<summaries::SummaryResults, StoreError>>;
 
     /// Reads the readings at the first millisecond of buckets.
     fn edges<'a>(
         &'a self,
         query: &'a summaries::EdgeQuery,
-    ) -> BoxFuture<'a, Result<summaries::Edges, StoreError>> {
-        let read = move |query: PageQuery| -> BoxFuture<'a, _> {
-            Box::pin(async move { self.pages(&query).await })
-        };
-        let measure = move |query: MeasurementQuery| -> BoxFuture<'a, _> {
-            Box::pin(async move { self.measurements(&query).await })
-        };
-        Box::pin(summaries::by_buckets(query, read, measure))
-    }
+    ) -> BoxFuture<'a, Result<summaries::Edges, StoreError>>;
 
     /// Lists sensors that have a bucket, ordered by the bytes of their ids. Fewer than the limit
     /// means that there are no more.

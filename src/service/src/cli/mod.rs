@@ -12,7 +12,6 @@ mod decode;
 mod decode_all;
 mod decode_command;
 mod disk;
-mod generated;
 mod import;
 mod init_config;
 mod journal;
@@ -24,13 +23,16 @@ mod tail;
 mod tokens;
 
 use std::error::Error;
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use tokio::runtime::Runtime;
 
-use output::{CONFIG_UNUSABLE, MAINTENANCE_FAILED, ended, fail, maintenance_failed, print_line};
+use output::{
+    CONFIG_UNUSABLE, MAINTENANCE_FAILED, StandardOutput, ended, fail, maintenance_failed, print_line,
+};
 
 use config::Config;
 use model::Zone;
@@ -220,7 +222,7 @@ fn run_command(arguments: Arguments, on_idle: fn()) -> ExitCode {
         },
         Command::Tokens { command } => tokens::run(command, arguments.config.as_deref()),
         Command::Completions { shell } => {
-            match generated::completions(&Arguments::command(), *shell) {
+            match print_completions(*shell) {
                 Ok(()) => ExitCode::SUCCESS,
                 Err(error) => fail(error),
             }
@@ -236,13 +238,17 @@ fn run_command(arguments: Arguments, on_idle: fn()) -> ExitCode {
     }
 }
 
-/// The man pages and completion scripts of `deploy/`: paths below the root of the repository, and
-/// contents.
-///
-/// # Errors
-/// None, since they are written to memory.
-pub fn generated_files() -> std::io::Result<Vec<(PathBuf, Vec<u8>)>> {
-    generated::files(&Arguments::command())
+/// The definition of the command line, from which the man pages in `deploy/` are made.
+pub fn command_line() -> clap::Command {
+    Arguments::command()
+}
+
+fn print_completions(shell: clap_complete::Shell) -> std::io::Result<()> {
+    // The generator panics if its writer fails.
+    let mut script = vec![];
+    clap_complete::generate(shell, &mut command_line(), "hourbucket", &mut script);
+    StandardOutput.write_all(&script)?;
+    StandardOutput.flush()
 }
 
 /// Time for work that still runs at the end: blocking work such as a name lookup, or a driver task.

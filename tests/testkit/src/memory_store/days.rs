@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use super::{Fault, MemoryStore, Page, Pages, not_applied, pause, unknown};
+use super::{Fault, MemoryStore, Page, Pages, not_applied, one_by_one, pause, unknown};
 use model::BucketStart;
 use store::days::{
-    DayMark, DayQuery, DayStore, DaySummary, DayWritten, MarkQuery, MarksOf, SensorDay,
+    DayMark, DayQuery, DayStore, DaySummary, DayWritten, DaysQuery, DaysResults, MarkQuery,
+    MarksOf, SensorDay,
 };
 use store::maintain::StoredPage;
 use store::{BoxFuture, StoreError};
@@ -215,5 +216,12 @@ impl DayStore for MemoryStore {
         query: &'a DayQuery,
     ) -> BoxFuture<'a, Result<Vec<(i64, DaySummary)>, StoreError>> {
         Box::pin(self.read(move |pages| pages.stored_days(query)))
+    }
+
+    fn days_of<'a>(
+        &'a self,
+        query: &'a DaysQuery,
+    ) -> BoxFuture<'a, Result<DaysResults, StoreError>> {
+        Box::pin(one_by_one::days(self, query))
     }
 }

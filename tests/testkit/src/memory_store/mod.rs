@@ -12,6 +12,7 @@ mod days;
 mod dead_letters;
 mod judge;
 pub mod latest;
+pub mod one_by_one;
 mod pages;
 mod read;
 mod recompute_summary;
@@ -38,6 +39,7 @@ use store::reading::{
     StoredDeadLetter, StoredSensor,
 };
 use store::retention::RemovedReadings;
+use store::summaries::{EdgeQuery, Edges, SummaryQuery, SummaryResults};
 use store::tier::{ComparedPage, Tier};
 use store::{
     BoxFuture, DeadLetterWritten, Evicted, LatestWriteResult, LoadRequest, LoadResult,
@@ -454,6 +456,17 @@ impl Store for MemoryStore {
         q: &'a MeasurementQuery,
     ) -> BoxFuture<'a, Result<MeasurementResults, StoreError>> {
         Box::pin(self.read(move |pages| pages.read_measurements(q)))
+    }
+
+    fn summaries<'a>(
+        &'a self,
+        q: &'a SummaryQuery,
+    ) -> BoxFuture<'a, Result<SummaryResults, StoreError>> {
+        Box::pin(one_by_one::summaries(self, q))
+    }
+
+    fn edges<'a>(&'a self, q: &'a EdgeQuery) -> BoxFuture<'a, Result<Edges, StoreError>> {
+        Box::pin(one_by_one::edges(self, q))
     }
 
     fn newest<'a>(
