@@ -108,6 +108,20 @@ fn kubernetes() -> Config {
     load(path, "/etc/hourbucket/secrets", &variables)
 }
 
+/// Its first line names the schema, for editors.
+#[test]
+fn the_schema_is_shipped_beside_the_settings() {
+    assert!(text("config/hourbucket.toml").starts_with("#:schema ./hourbucket.schema.json\n"));
+    for path in ["src/service/Cargo.toml", "deploy/docker/Dockerfile"] {
+        let count = |name: &str| text(path).matches(&format!("config/{name}")).count();
+        assert_eq!(
+            (count("hourbucket.toml"), count("hourbucket.schema.json")),
+            (1, 1),
+            "{path}"
+        );
+    }
+}
+
 #[test]
 fn shipped_configurations_load_without_a_warning() {
     for config in [compose(), kubernetes()] {

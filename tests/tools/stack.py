@@ -221,7 +221,8 @@ exec /opt/mongod --dbpath /data/db --wiredTigerCacheSizeGB 0.5 "$@"
         root = f"{self.directory}/roots/hourbucket"
         subprocess.run(["cp", "-a", self.arguments.debian, root], check=True)
         for source, place, mode in ((self.arguments.binary, "usr/local/bin/hourbucket", "0755"),
-                                    (f"{DEPLOY}/../config/hourbucket.toml", "etc/hourbucket/hourbucket.toml", "0644")):
+                                    (f"{DEPLOY}/../config/hourbucket.toml", "etc/hourbucket/hourbucket.toml", "0644"),
+                                    (f"{DEPLOY}/../config/hourbucket.schema.json", "etc/hourbucket/hourbucket.schema.json", "0644")):
             subprocess.run(["install", "-D", "-m", mode, source, f"{root}/{place}"], check=True)
         subprocess.run(["install", "-d", "-o", "10001", "-g", "10001", "-m", "0750", f"{root}/var/lib/hourbucket"], check=True)
         for secret in self.compose["services"]["hourbucket"]["secrets"]:
