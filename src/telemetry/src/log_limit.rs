@@ -1,8 +1,11 @@
-//! Rate-limited log lines: an event that a peer can cause any number of times gets a few lines a
-//! minute ([`LINES_MAX`]), and then one line with the number of suppressed lines.
+//! Rate-limited log lines. An event that a peer can cause any number of times gets a few lines a
+//! minute, and then one line with the number of suppressed lines ([`LineLimit`]). One of which the
+//! number says enough gets one line a minute with it ([`CountedLine`]).
 
 use std::sync::Mutex;
 use std::time::Duration;
+
+use tokio::time::Instant;
 
 use super::lock;
 
@@ -75,6 +78,25 @@ impl LineLimit {
                 "log lines suppressed within the last minute"
             );
         }
+    }
+}
+
+/// A log line with the number of events since the line before it.
+#[derive(Debug, Default)]
+pub struct CountedLine {
+    written_at: Option<Instant>,
+    events: u64,
+}
+
+impl CountedLine {
+    /// Adds events; returns the number of all if the line must be written now.
+    pub fn add(&mut self, events: u64) -> Option<u64> {
+        self.events += events;
+        if self.written_at.is_some_and(|at| at.elapsed() < LOG_EVERY) {
+            return None;
+        }
+        self.written_at = Some(Instant::now());
+        Some(std::mem::take(&mut self.events))
     }
 }
 

@@ -25,14 +25,13 @@ use journal::admission::IngestBatch;
 use journal::commit_delay::OpenGroup;
 use model::Now;
 use model::ack::{Ack, AckOutcome};
+use telemetry::log_limit::CountedLine;
 use telemetry::metrics::{self, Source};
 use telemetry::{hints, rejected, tail};
 
 /// A connection that lasted this long, or acknowledged anything, was useful: failed attempts before
 /// it no longer count.
 const USEFUL_AFTER: Duration = Duration::from_secs(30);
-/// Interval of log lines about rejected QoS 0 messages.
-const LOG_EVERY: Duration = Duration::from_secs(60);
 /// Wait before a subscription that was refused, or not answered, is requested again.
 const SUBSCRIBE_AGAIN_AFTER: Duration = Duration::from_secs(30);
 /// Interval of window samples while nothing happens.
@@ -74,9 +73,7 @@ pub(super) struct Connection<'a> {
     stopping: bool,
     /// QoS 0 messages rejected because the queue was full, not yet counted in the metrics.
     crowded_out: u64,
-    /// When they were last logged, and how many since.
-    logged: Option<Instant>,
-    unlogged: u64,
+    crowded_out_log: CountedLine,
     ticks: tokio::time::Interval,
     pace: Pace,
 }
@@ -104,8 +101,7 @@ impl<'a> Connection<'a> {
             acknowledged: false,
             stopping: false,
             crowded_out: 0,
-            logged: None,
-            unlogged: 0,
+            crowded_out_log: CountedLine::default(),
             ticks: tokio::time::interval(LOOK_EVERY),
             pace: Pace::default(),
         }
@@ -519,12 +515,9 @@ impl<'a> Connection<'a> {
         }
         metrics::readings_received_total(Source::Mqtt, n);
         metrics::readings_rejected_total(Source::Mqtt, RejectReason::QueueFull, n);
-        self.unlogged += n;
-        if self.logged.is_none_or(|at| at.elapsed() >= LOG_EVERY) {
+        if let Some(messages) = self.crowded_out_log.add(n) {
             let broker = &self.broker.name;
-            tracing::warn!(%broker, messages = self.unlogged, "dropping QoS 0 messages: queue full");
-            self.logged = Some(Instant::now());
-            self.unlogged = 0;
+            tracing::warn!(%broker, messages, "dropping QoS 0 messages: queue full");
         }
     }
 

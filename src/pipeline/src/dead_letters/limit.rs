@@ -12,10 +12,9 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::LogLimit;
 use crate::flush::{Flusher, Permit};
 use store::{Evicted, StoreError};
-use telemetry::log_limit::LOG_EVERY;
+use telemetry::log_limit::CountedLine;
 use telemetry::metrics::{self, DeadLetterDropped};
 
 /// Interval between queries of the store's count.
@@ -35,24 +34,23 @@ pub(super) struct Limit {
     since: u64,
     due_at: Instant,
     /// Removed since the last log line.
-    removed: Evicted,
-    logged_at: Option<Instant>,
-    warned: LogLimit,
+    removed_bytes: u64,
+    removed_log: CountedLine,
+    failed_log: CountedLine,
 }
 
 impl Limit {
     pub(super) fn new(bytes_max: u64) -> Limit {
         metrics::dead_letters_max_bytes(bytes_max);
-        let removed = Evicted::default();
         let due_at = Instant::now();
         Limit {
             bytes_max,
             bytes: 0,
             since: 0,
             due_at,
-            removed,
-            logged_at: None,
-            warned: LogLimit::default(),
+            removed_bytes: 0,
+            removed_log: CountedLine::default(),
+            failed_log: CountedLine::default(),
         }
     }
 
@@ -114,33 +112,23 @@ impl Limit {
 
     fn failed(&mut self, error: &StoreError) {
         metrics::store_errors_total(error.kind(), 1);
-        if let Some(more) = self.warned.due() {
-            tracing::warn!(more, %error, "size limit of the dead letters not enforced; retrying");
+        if let Some(failures) = self.failed_log.add(1) {
+            tracing::warn!(failures, %error, "size limit of the dead letters not enforced; retrying");
         }
     }
 
-    /// Counts removals, and logs them once per [`LOG_EVERY`].
+    /// Counts and logs removals.
     fn note(&mut self, removed: Evicted) {
         metrics::dead_letters_dropped_total(DeadLetterDropped::Limit, removed.dead_letters);
-        self.removed.dead_letters += removed.dead_letters;
-        self.removed.bytes += removed.bytes;
-        if removed.dead_letters > 0 {
-            self.removed.until_ms = removed.until_ms;
+        if removed.dead_letters == 0 {
+            return;
         }
-        if self.removed.dead_letters > 0
-            && self.logged_at.is_none_or(|at| at.elapsed() >= LOG_EVERY)
-        {
-            let Evicted {
-                dead_letters,
-                bytes,
-                until_ms,
-                ..
-            } = std::mem::take(&mut self.removed);
-            self.logged_at = Some(Instant::now());
+        self.removed_bytes += removed.bytes;
+        if let Some(dead_letters) = self.removed_log.add(removed.dead_letters) {
             tracing::warn!(
                 dead_letters,
-                bytes,
-                received_until_ms = until_ms,
+                bytes = std::mem::take(&mut self.removed_bytes),
+                received_until_ms = removed.until_ms,
                 "dead_letters.max_bytes reached; removed the oldest dead letters"
             );
         }

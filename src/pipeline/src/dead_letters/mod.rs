@@ -99,7 +99,7 @@ use limit::Limit;
 use model::DeadLetter;
 use model::ack::{Ack, Acks};
 use store::{DeadLetterWritten, StoreError, StoreErrorKind};
-use telemetry::log_limit::LOG_EVERY;
+use telemetry::log_limit::CountedLine;
 use telemetry::metrics::{self, DeadLetterDropped, DocumentError};
 
 /// Maximum dead letters of one command, and bytes after which no more are added.
@@ -164,25 +164,6 @@ fn room_for(dead_letters: &[DeadLetter]) -> u32 {
 
 fn memory_bytes(queue: &VecDeque<QueuedDeadLetter>) -> usize {
     queue.iter().map(|l| l.dead_letter.memory_bytes()).sum()
-}
-
-/// Limits a log line that each dead letter may cause to one per minute.
-#[derive(Debug, Default)]
-struct LogLimit {
-    written_at: Option<Instant>,
-    suppressed: u64,
-}
-
-impl LogLimit {
-    /// If the line should be written now: how many were suppressed since the last one.
-    fn due(&mut self) -> Option<u64> {
-        if self.written_at.is_some_and(|at| at.elapsed() < LOG_EVERY) {
-            self.suppressed += 1;
-            return None;
-        }
-        self.written_at = Some(Instant::now());
-        Some(std::mem::take(&mut self.suppressed))
-    }
 }
 
 /// The handle of the task that writes dead letters.
@@ -276,8 +257,8 @@ struct DeadLetterWriter {
     failures: u32,
     /// Since when every batch has failed, although there is a server that accepts writes.
     failing_since: Option<Instant>,
-    retried_log: LogLimit,
-    dropped_log: LogLimit,
+    retried_log: CountedLine,
+    dropped_log: CountedLine,
 }
 
 impl DeadLetterWriter {
@@ -291,8 +272,8 @@ impl DeadLetterWriter {
             dead_letters_max: BATCH_DEAD_LETTERS_MAX,
             failures: 0,
             failing_since: None,
-            retried_log: LogLimit::default(),
-            dropped_log: LogLimit::default(),
+            retried_log: CountedLine::default(),
+            dropped_log: CountedLine::default(),
         }
     }
 
@@ -477,15 +458,15 @@ impl DeadLetterWriter {
     }
 
     fn give_up(&mut self, queued: QueuedDeadLetter, why: &str) {
-        if let Some(more) = self.dropped_log.due() {
+        if let Some(dead_letters) = self.dropped_log.add(1) {
             let DeadLetter {
                 source,
                 topic,
                 reason,
                 ..
             } = &queued.dead_letter;
-            tracing::error!(%source, %topic, %reason, more, error = why, "dropping dead letter: \
-                store does not take it");
+            tracing::error!(%source, %topic, %reason, dead_letters, error = why, "dropping dead letters: \
+                store does not take them");
         }
         metrics::dead_letters_dropped_total(DeadLetterDropped::Refused, 1);
         queued.done();
@@ -496,7 +477,7 @@ impl DeadLetterWriter {
             self.retry_at = Instant::now() + RETRY_AFTER;
         }
         if dead_letter.state != state
-            && let Some(more) = self.retried_log.due()
+            && let Some(dead_letters) = self.retried_log.add(1)
         {
             let DeadLetter {
                 source,
@@ -504,8 +485,8 @@ impl DeadLetterWriter {
                 reason,
                 ..
             } = &dead_letter.dead_letter;
-            tracing::error!(%source, %topic, %reason, more, error = why, "dead letter not stored; \
-                retrying");
+            tracing::error!(%source, %topic, %reason, dead_letters, error = why, "dead letters not \
+                stored; retrying");
         }
         self.retries.push_back(QueuedDeadLetter {
             state,

@@ -438,11 +438,11 @@ async fn acknowledged_readings_stay_when_they_alone_are_above_the_limit() {
 
 #[tokio::test(start_paused = true)]
 async fn one_line_a_minute_reports_how_many_it_replaces() {
-    let mut quiet = LogLimit::default();
+    let mut quiet = CountedLine::default();
     let mut written = vec![];
     for _ in 0..150 {
-        written.extend(quiet.due());
+        written.extend(quiet.add(1));
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
-    assert_eq!(written, [0, 59, 59]);
+    assert_eq!(written, [1, 60, 60]);
 }
