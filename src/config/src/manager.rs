@@ -17,10 +17,10 @@ pub struct Manager {
 
 /// Reads the settings from the environment of this process.
 pub fn manager() -> Manager {
-    read(|name| std::env::var_os(name), std::process::id())
+    read_variables(|name| std::env::var_os(name), std::process::id())
 }
 
-fn read(variable: impl Fn(&str) -> Option<OsString>, pid: u32) -> Manager {
+fn read_variables(variable: impl Fn(&str) -> Option<OsString>, pid: u32) -> Manager {
     let number = |name| variable(name).and_then(|text| text.to_str()?.parse::<u64>().ok());
     // A child process may have inherited variables that are meant for its parent.
     let is_ours =
@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     fn with(variables: &[(&str, &str)]) -> Manager {
-        read(
+        read_variables(
             |name| {
                 variables
                     .iter()

@@ -323,7 +323,7 @@ impl Visitor for Reader<'_> {
     }
 
     fn formats(&mut self, _: &Key, formats: &mut Vec<Arc<Mapping>>) {
-        *formats = mapping::read(self);
+        *formats = mapping::read_formats(self);
     }
 }
 

@@ -47,7 +47,7 @@ impl Checkpoint {
 }
 
 /// The newest valid slot; `None` if the file does not exist or no slot is valid.
-pub(super) fn read(fs: &dyn Fs, dir: &Path) -> io::Result<Option<Checkpoint>> {
+pub(super) fn read_newest(fs: &dyn Fs, dir: &Path) -> io::Result<Option<Checkpoint>> {
     let file = match fs.open(&dir.join(NAME), false) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         file => file?,
@@ -213,7 +213,7 @@ mod tests {
     use crate::fs::RealFs;
 
     fn last(dir: &Path) -> Option<Checkpoint> {
-        read(&RealFs, dir).unwrap()
+        read_newest(&RealFs, dir).unwrap()
     }
 
     fn damage(dir: &Path) {

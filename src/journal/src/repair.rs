@@ -57,7 +57,7 @@ pub fn salvage(fs: &dyn Fs, dir: &Path) -> Result<Salvaged, JournalError> {
     let lock_path = dir.join(super::LOCK_NAME);
     let lock = fs.lock(&lock_path).map_err(io_error("lock", &lock_path))?;
     let _lock = lock.ok_or_else(|| JournalError::Locked { dir: dir.into() })?;
-    let known = checkpoint::read(fs, dir)
+    let known = checkpoint::read_newest(fs, dir)
         .map_err(io_error("read the checkpoint in", dir))?
         .unwrap_or_default();
     let Slots {

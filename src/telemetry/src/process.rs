@@ -20,7 +20,7 @@ struct Usage {
 
 /// Appends the metrics of this process to a scrape.
 pub(super) fn render(text: &mut String) {
-    let Some(usage) = read() else { return };
+    let Some(usage) = read_usage() else { return };
     metrics::process_cpu_seconds_total(text, usage.cpu_seconds);
     metrics::process_resident_memory_bytes(text, usage.resident_bytes);
     metrics::process_virtual_memory_bytes(text, usage.virtual_bytes);
@@ -31,7 +31,7 @@ pub(super) fn render(text: &mut String) {
     metrics::process_start_time_seconds(text, usage.start_seconds);
 }
 
-fn read() -> Option<Usage> {
+fn read_usage() -> Option<Usage> {
     let text = |path: &str| fs::read_to_string(path).ok();
     let ticks = rustix::param::clock_ticks_per_second() as f64;
     parse(text, ticks, open_fds()?)
@@ -111,7 +111,7 @@ mod tests {
 
     #[test]
     fn this_process_is_seen() {
-        let usage = read().expect("/proc");
+        let usage = read_usage().expect("/proc");
         assert!(
             usage.resident_bytes > 1 << 20 && usage.resident_bytes < usage.virtual_bytes,
             "{usage:?}"

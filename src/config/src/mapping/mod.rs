@@ -49,7 +49,7 @@ mod tests;
 pub use place::{Each, EachStep, Filter, Glob, Piece, Place, Source, Step};
 pub use profiles::parse as parse_formats;
 pub use profiles::{find, shipped};
-pub(super) use read::read;
+pub(super) use read::read_formats;
 
 use chrono_tz::Tz;
 

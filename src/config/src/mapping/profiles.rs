@@ -7,7 +7,7 @@ use std::sync::{Arc, LazyLock};
 
 use super::super::reader::{Reader, Report};
 use super::super::tree;
-use super::{Mapping, read};
+use super::{Mapping, read_formats};
 
 /// Name and text of each, sorted by name.
 macro_rules! profiles {
@@ -68,7 +68,7 @@ pub fn parse(name: &str, text: &str) -> (Vec<Arc<Mapping>>, Vec<String>) {
         Err(e) => return (Vec::new(), vec![format!("{name}:{}: {}", e.line, e.what)]),
     };
     let mut root = Reader::new(String::new(), entries, &mut report);
-    let formats = read(&mut root);
+    let formats = read_formats(&mut root);
     root.end();
     report.finish();
     (

@@ -10,7 +10,7 @@ use super::place::{Piece, Place, Source};
 use super::{FORMATS_MAX, Mapping, RULES_MAX, Rule, Values};
 
 /// Reads every format.
-pub(crate) fn read(root: &mut Reader<'_>) -> Vec<Arc<Mapping>> {
+pub(crate) fn read_formats(root: &mut Reader<'_>) -> Vec<Arc<Mapping>> {
     let found = root.named("formats");
     if found.len() > FORMATS_MAX {
         root.report.bad(

@@ -80,7 +80,7 @@ pub(super) fn times(node: &Node) -> Result<Vec<TimeSource>, Bad> {
         unit = \"s\" }";
     let read = |item: &Node| match &item.value {
         Raw::Table(_) => {
-            let mut table = Table::of(item, advice)?;
+            let mut table = Table::from_node(item, advice)?;
             let at = table
                 .get("at")
                 .ok_or_else(|| Bad::new("`at` is missing", advice))?;
@@ -190,7 +190,7 @@ pub(super) fn conditions(node: &Node) -> Result<Vec<Condition>, Bad> {
 }
 
 fn condition(node: &Node) -> Result<Condition, Bad> {
-    let mut table = Table::of(node, CONDITION)?;
+    let mut table = Table::from_node(node, CONDITION)?;
     let at = table
         .get("at")
         .ok_or_else(|| Bad::new("`at` is missing", CONDITION))?;
@@ -243,7 +243,7 @@ pub(super) fn fields(node: &Node) -> Result<Vec<FieldRule>, Bad> {
 }
 
 fn field(node: &Node) -> Result<FieldRule, Bad> {
-    let mut table = Table::of(node, FIELDS)?;
+    let mut table = Table::from_node(node, FIELDS)?;
     let matches = table
         .get("match")
         .ok_or_else(|| Bad::new("`match` is missing", FIELDS))?;
@@ -323,7 +323,7 @@ struct Table<'n> {
 }
 
 impl<'n> Table<'n> {
-    fn of(node: &'n Node, advice: &'static str) -> Result<Table<'n>, Bad> {
+    fn from_node(node: &'n Node, advice: &'static str) -> Result<Table<'n>, Bad> {
         match &node.value {
             Raw::Table(entries) => Ok(Table {
                 entries,

@@ -286,7 +286,7 @@ impl Flusher {
                 }
                 Err(error) => Err(error),
             };
-            let show = PagesShow::of(&written);
+            let show = PagesShow::from_answers(&written);
             self.seen.pages(&show);
             match &show {
                 PagesShow::Stored => self.report(Ability::WritePages, Outcome::Success),

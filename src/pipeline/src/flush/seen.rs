@@ -18,7 +18,7 @@ pub(super) enum PagesShow {
 }
 
 impl PagesShow {
-    pub(super) fn of(written: &Result<Vec<PageWriteResult>, StoreError>) -> PagesShow {
+    pub(super) fn from_answers(written: &Result<Vec<PageWriteResult>, StoreError>) -> PagesShow {
         let answers = match written {
             Ok(answers) => answers,
             Err(error) => return PagesShow::Failed(error.clone()),
@@ -153,7 +153,7 @@ mod tests {
             ),
             (vec![unknown(), done], PagesShow::Stored, false),
         ] {
-            let shown = PagesShow::of(&Ok(answers));
+            let shown = PagesShow::from_answers(&Ok(answers));
             assert_eq!(shown, show);
             seen.pages(&shown);
             assert_eq!(seen.page_writes_fail(), fail, "{show:?}");

@@ -59,7 +59,7 @@ impl LastUsedFile {
         let mut state = self.state.lock().await;
         let before = match &state.kept {
             Some(kept) => kept.clone(),
-            None => self.read().await,
+            None => self.load_earlier().await,
         };
         let mut now = before.clone();
         self.usages.note_last_uses(&mut now);
@@ -96,7 +96,7 @@ impl LastUsedFile {
     }
 
     /// What an earlier process has left.
-    async fn read(&self) -> LastUsed {
+    async fn load_earlier(&self) -> LastUsed {
         let path = self.path.clone();
         let now_s = self.clock.now().wall_ms / 1000;
         let read = tokio::task::spawn_blocking(move || LastUsed::load(&path)).await;

@@ -137,7 +137,7 @@ impl Reloader {
         load: impl FnOnce() -> Result<Loaded, ConfigErrors> + Send + 'static,
     ) -> Reloaded {
         let mut running = self.0.lock().await;
-        let done = match read(load).await {
+        let done = match load_config(load).await {
             Ok(new) => running.take_over(&new).await,
             Err(why) => Err(why),
         };
@@ -153,7 +153,7 @@ impl Reloader {
     }
 }
 
-async fn read(
+async fn load_config(
     load: impl FnOnce() -> Result<Loaded, ConfigErrors> + Send + 'static,
 ) -> Result<Config, ReloadError> {
     // Files may be on a slow disk.

@@ -63,7 +63,7 @@ pub(super) struct Backlog {
 }
 
 impl Unstored {
-    pub(super) fn of(stages: &Stages) -> Unstored {
+    pub(super) fn from_stages(stages: &Stages) -> Unstored {
         Unstored {
             journal: stages.journal.as_ref().map(Journal::handle),
             oldest: stages.oldest.clone(),

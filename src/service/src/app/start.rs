@@ -208,7 +208,7 @@ impl ServiceContext {
             "store preparation",
             self.clone().prepare(store.clone(), enrichment),
         );
-        let unstored = Unstored::of(stages);
+        let unstored = Unstored::from_stages(stages);
         let removal = self
             .clone()
             .remove_readings(store.clone(), unstored.clone());

@@ -192,7 +192,7 @@ pub(super) fn on_this_machine(listen: SocketAddr) -> SocketAddr {
     SocketAddr::new(ip, listen.port())
 }
 
-fn read(path: &Path) -> Result<Vec<u8>, ClientError> {
+fn read_file(path: &Path) -> Result<Vec<u8>, ClientError> {
     std::fs::read(path).map_err(|error| ClientError::File {
         path: path.to_owned(),
         error,
@@ -200,7 +200,7 @@ fn read(path: &Path) -> Result<Vec<u8>, ClientError> {
 }
 
 fn token(path: &Path) -> Result<String, ClientError> {
-    let text = String::from_utf8_lossy(&read(path)?).trim().to_owned();
+    let text = String::from_utf8_lossy(&read_file(path)?).trim().to_owned();
     let is_token = !text.is_empty() && text.bytes().all(|b| b.is_ascii_graphic());
     if is_token {
         Ok(text)
@@ -210,7 +210,7 @@ fn token(path: &Path) -> Result<String, ClientError> {
 }
 
 fn certificates(path: &Path) -> Result<Vec<ureq::tls::Certificate<'static>>, ClientError> {
-    let pem = read(path)?;
+    let pem = read_file(path)?;
     let found: Vec<_> = parse_pem(&pem)
         .filter_map(|item| match item {
             Ok(PemItem::Certificate(certificate)) => Some(certificate),

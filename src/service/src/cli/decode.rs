@@ -17,7 +17,7 @@ pub(super) struct Decode {
 }
 
 impl Decode {
-    pub(super) fn of(config: &Config) -> Decode {
+    pub(super) fn from_config(config: &Config) -> Decode {
         let decoding = config.decoding();
         Decode {
             formats: Formats::new(&decoding),
@@ -30,7 +30,7 @@ impl Decode {
     /// ([`Decode::rejected_now`]).
     pub(super) fn of_any_age(config: &Config) -> Decode {
         let century = Duration::from_secs(1000 * 365 * 24 * 3600);
-        let mut settings = Decode::of(config);
+        let mut settings = Decode::from_config(config);
         let limits = &mut settings.decoding.limits;
         (limits.past, limits.future) = (century, century);
         settings

@@ -204,7 +204,7 @@ mod tests {
     use config::Config;
 
     fn defaults() -> Decode {
-        Decode::of(&Config::default())
+        Decode::from_config(&Config::default())
     }
 
     fn ranked(topic: Option<&str>, payload: &str) -> Vec<String> {

@@ -164,7 +164,7 @@ mod tests {
                 request,
                 payload,
                 &mut out,
-                &Decode::of(&Config::default()),
+                &Decode::from_config(&Config::default()),
                 0,
             )
             .unwrap();
@@ -186,12 +186,12 @@ mod tests {
                 request,
                 payload.as_bytes(),
                 &mut vec![],
-                &Decode::of(&Config::default()),
+                &Decode::from_config(&Config::default()),
                 0,
             )
             .unwrap();
             assert_eq!(printed, DecodeOutput::default(), "{format} {payload}");
-            nothing(request, payload.as_bytes(), &Decode::of(&Config::default()))
+            nothing(request, payload.as_bytes(), &Decode::from_config(&Config::default()))
         };
         let skipped = why(
             "zigbee2mqtt",
@@ -204,7 +204,7 @@ mod tests {
         );
         assert!(why("scalar", "a/S/temp", "unavailable").contains("unavailable"));
         assert!(why("json", "a/S", "").contains("empty"));
-        let settings = Decode::of(&Config::default());
+        let settings = Decode::from_config(&Config::default());
         for format in settings.formats.names() {
             let request = DecodeRequest {
                 format,

@@ -22,7 +22,7 @@ fn lines(
         request,
         payload.as_bytes(),
         &mut out,
-        &Decode::of(&config),
+        &Decode::from_config(&config),
         1_709_290_800_000,
     )
     .unwrap();
@@ -131,7 +131,7 @@ fn a_message_of_sparkplug_needs_its_topic() {
         request,
         b"",
         &mut vec![],
-        &Decode::of(&Config::default()),
+        &Decode::from_config(&Config::default()),
         0,
     )
     .unwrap_err();
@@ -176,7 +176,7 @@ fn a_wrong_format_or_template_is_an_error() {
             template,
             ..DecodeRequest::default()
         };
-        run(request, b"1", &mut out, &Decode::of(&Config::default()), 0)
+        run(request, b"1", &mut out, &Decode::from_config(&Config::default()), 0)
             .unwrap_err()
             .to_string()
     };
@@ -227,7 +227,7 @@ fn the_unit_of_numbers_can_be_set() {
             request,
             payload,
             &mut out,
-            &Decode::of(&Config::default()),
+            &Decode::from_config(&Config::default()),
             1_709_290_800_000,
         )
         .map_err(|e| e.to_string())?;
@@ -251,7 +251,7 @@ fn the_unit_of_line_protocol_can_be_by_magnitude() {
             request,
             b"m v=1 1709290799",
             &mut out,
-            &Decode::of(&Config::default()),
+            &Decode::from_config(&Config::default()),
             1_709_290_800_000,
         )
         .unwrap();
@@ -284,7 +284,7 @@ fn a_birth_resolves_the_aliases_of_a_message() {
                 request,
                 &data,
                 &mut out,
-                &Decode::of(&Config::default()),
+                &Decode::from_config(&Config::default()),
                 1_709_290_800_000,
             );
             printed
@@ -326,7 +326,7 @@ fn details_are_escaped_once_and_compressed_payloads_are_named() {
         request,
         b"\x1f\x8b\x08\0\0\0",
         &mut out,
-        &Decode::of(&Config::default()),
+        &Decode::from_config(&Config::default()),
         0,
     )
     .unwrap();

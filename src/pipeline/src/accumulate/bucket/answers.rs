@@ -117,7 +117,7 @@ impl Bucket {
         keys_max: usize,
     ) -> WriteOutcome {
         self.load_ended();
-        let before = std::mem::replace(&mut self.stored, StoredState::of(bucket));
+        let before = std::mem::replace(&mut self.stored, StoredState::from_loaded(bucket));
         let known = match (before, &self.external) {
             (StoredState::Unknown, Some(external)) => external.known,
             _ => before.end(),

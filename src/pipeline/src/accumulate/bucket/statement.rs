@@ -32,7 +32,7 @@ impl TargetPage {
         }
     }
 
-    fn of(stored: StoredState) -> TargetPage {
+    fn from_stored(stored: StoredState) -> TargetPage {
         match stored {
             StoredState::New | StoredState::Unknown => TargetPage::new(0),
             StoredState::Page {
@@ -97,7 +97,7 @@ impl Bucket {
         let mut pending = self.pending.take()?;
         let storage_mode = *self.storage_mode.get_or_insert(storage_mode);
         let series = storage_mode == StorageMode::TimeSeries;
-        let target = TargetPage::of(self.stored);
+        let target = TargetPage::from_stored(self.stored);
         let room = target.room(limits, storage_mode);
         // A page without room, by count or for the next reading's bytes, is sealed by a separate
         // write.

@@ -47,7 +47,7 @@ pub(super) enum StoredState {
 }
 
 impl StoredState {
-    pub(super) fn of(bucket: &LoadedBucket) -> StoredState {
+    pub(super) fn from_loaded(bucket: &LoadedBucket) -> StoredState {
         let Some(last) = bucket.pages.last() else {
             return StoredState::New;
         };

@@ -267,7 +267,7 @@ impl<'a> Run<'a> {
                 "hourbucket: no state is kept of standard input: if this is interrupted, import \
                  all of it again; nothing is stored twice"
             );
-            return Ok(Run::of(options, client, input, format));
+            return Ok(Run::from_start(options, client, input, format));
         };
         // A file that cannot be read gets no state.
         let progress = Progress::new(path, file.size()?);
@@ -294,12 +294,12 @@ impl<'a> Run<'a> {
             state_file: Some(state_file),
             state,
             progress,
-            ..Run::of(options, client, input, format)
+            ..Run::from_start(options, client, input, format)
         })
     }
 
     /// Without a state.
-    fn of(options: &'a Import, client: &'a Client, input: Input, format: String) -> Run<'a> {
+    fn from_start(options: &'a Import, client: &'a Client, input: Input, format: String) -> Run<'a> {
         let progress = Progress::new(Path::new("standard input"), None);
         Run {
             options,

@@ -112,7 +112,7 @@ impl StateFile {
 
     /// The state from which an import of `file` continues. `None`: from the start.
     pub(super) fn load(&self, file: &OpenFile) -> Result<Option<State>, StateError> {
-        let Some(state) = read(&self.path)? else {
+        let Some(state) = read_state(&self.path)? else {
             return Ok(None);
         };
         match file.fingerprint(state.offset)?.as_ref() == Some(&state.fingerprint) {
@@ -164,7 +164,7 @@ fn path_of(file: &Path, dir: Option<&Path>) -> io::Result<PathBuf> {
 }
 
 /// `None`: there is none, or nothing was acknowledged.
-fn read(path: &Path) -> Result<Option<State>, StateError> {
+fn read_state(path: &Path) -> Result<Option<State>, StateError> {
     let bytes = match std::fs::read(path) {
         Ok(bytes) => bytes,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
