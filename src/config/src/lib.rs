@@ -32,9 +32,6 @@ mod describe;
 mod dump;
 mod error;
 mod formats;
-pub mod hardening;
-#[cfg(test)]
-mod hardening_tests;
 mod kinds;
 mod live;
 mod load;

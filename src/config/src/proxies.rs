@@ -68,7 +68,7 @@ impl Network {
 
     /// Whether it has more addresses than a site has proxies: more than a /8 of IPv4, or a /16 of
     /// IPv6.
-    pub(super) fn is_wide(self) -> bool {
+    pub fn is_wide(self) -> bool {
         self.prefix < if self.address.is_ipv4() { 8 } else { 16 }
     }
 }

@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 
 use super::disk;
 use super::journal::{brief, describe};
-use config::hardening::{ChecklistLine, Verdict};
 use config::{AckMode, Config};
 use ingest::mqtt;
 use journal::Report;
@@ -195,21 +194,4 @@ fn audit_directory(config: &Config) -> Option<Result<String, CheckError>> {
         parent: parent.to_owned(),
         source,
     }))
-}
-
-/// A line of the hardening checklist.
-pub(super) fn hardening(line: &ChecklistLine) -> String {
-    let ChecklistLine { key, goal, verdict } = line;
-    let (word, more) = match verdict {
-        Verdict::Good => ("good", ""),
-        Verdict::NotNeeded => ("good", " (not needed with these settings)"),
-        Verdict::Improve(remedy) => ("advice", remedy.as_str()),
-        Verdict::Unknown(look) => ("look", *look),
-    };
-    let gap = if matches!(verdict, Verdict::Improve(_) | Verdict::Unknown(_)) {
-        " "
-    } else {
-        ""
-    };
-    format!("{word:8} {:14} {key}: {goal}{gap}{more}", "hardening")
 }

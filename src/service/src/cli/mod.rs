@@ -12,6 +12,9 @@ mod decode;
 mod decode_all;
 mod decode_command;
 mod disk;
+mod hardening;
+#[cfg(test)]
+mod hardening_tests;
 mod import;
 mod init_config;
 mod journal;
@@ -440,11 +443,9 @@ async fn check_all(loaded: &config::Loaded) -> ExitCode {
         print_line(&finding.to_string());
     }
     // No problems: a service on a private network may do without.
-    loaded
-        .config
-        .hardening()
-        .iter()
-        .for_each(|line| print_line(&check::hardening(line)));
+    for line in hardening::checklist(&loaded.config) {
+        print_line(&line.to_string());
+    }
     if good {
         ExitCode::SUCCESS
     } else {

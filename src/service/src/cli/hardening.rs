@@ -5,22 +5,37 @@
 //! It judges the settings alone. What they cannot tell has a line as well, which says where to
 //! look.
 
-use super::{Config, Connections, ListenMqtt, Mqtt, Proxies, is_loopback};
+use std::fmt;
+
+use config::{Config, Connections, ListenMqtt, Mqtt, Proxies, is_loopback};
 
 /// One line of the checklist.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ChecklistLine {
+#[derive(Debug)]
+pub(super) struct ChecklistLine {
     /// The settings, or the subject, that the line is about.
-    pub key: &'static str,
+    pub(super) key: &'static str,
     /// What should be true.
-    pub goal: &'static str,
+    pub(super) goal: &'static str,
     /// Whether it is.
-    pub verdict: Verdict,
+    pub(super) verdict: Verdict,
+}
+
+impl fmt::Display for ChecklistLine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ChecklistLine { key, goal, verdict } = self;
+        let (word, more) = match verdict {
+            Verdict::Good => ("good", String::new()),
+            Verdict::NotNeeded => ("good", " (not needed with these settings)".to_owned()),
+            Verdict::Improve(remedy) => ("advice", format!(" {remedy}")),
+            Verdict::Unknown(look) => ("look", format!(" {look}")),
+        };
+        write!(f, "{word:8} {:14} {key}: {goal}{more}", "hardening")
+    }
 }
 
 /// Whether a line of the checklist is fulfilled.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Verdict {
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
     /// It is.
     Good,
     /// It does not apply: the part is off, or not reachable from other machines.
@@ -38,9 +53,15 @@ macro_rules! checklist {
     };
 }
 
-impl Config {
-    /// The hardening checklist, in the order of docs/security.md.
-    pub fn hardening(&self) -> Vec<ChecklistLine> {
+/// The hardening checklist, in the order of docs/security.md.
+pub(super) fn checklist(config: &Config) -> Vec<ChecklistLine> {
+    Settings(config).checklist()
+}
+
+struct Settings<'a>(&'a Config);
+
+impl Settings<'_> {
+    fn checklist(&self) -> Vec<ChecklistLine> {
         checklist! {
             // Who may use each port, and whether it is encrypted.
             "http.tokens_file": "Senders over HTTP authenticate.", self.http_senders();
@@ -82,7 +103,7 @@ impl Config {
     }
 
     fn http_senders(&self) -> Verdict {
-        let http = &self.http;
+        let http = &self.0.http;
         if !http.enabled {
             return Verdict::NotNeeded;
         }
@@ -98,10 +119,10 @@ impl Config {
     }
 
     fn http_tls(&self) -> Verdict {
-        if !self.http.enabled || is_loopback(self.http.listen.ip()) {
+        if !self.0.http.enabled || is_loopback(self.0.http.listen.ip()) {
             return Verdict::NotNeeded;
         }
-        improve(self.http.tls.is_on(), || {
+        improve(self.0.http.tls.is_on(), || {
             "tokens and readings are sent in clear text; set http.tls.cert_file and key_file, or \
              let a proxy terminate TLS and listen on 127.0.0.1"
                 .to_owned()
@@ -115,7 +136,7 @@ impl Config {
             client_ca_file,
             listen,
             ..
-        } = &self.listen.mqtt;
+        } = &self.0.listen.mqtt;
         if !enabled {
             return Verdict::NotNeeded;
         }
@@ -130,7 +151,7 @@ impl Config {
     }
 
     fn devices_tls(&self) -> Verdict {
-        let mqtt = &self.listen.mqtt;
+        let mqtt = &self.0.listen.mqtt;
         if !mqtt.enabled || is_loopback(mqtt.listen.ip()) {
             return Verdict::NotNeeded;
         }
@@ -141,7 +162,7 @@ impl Config {
     }
 
     fn admin(&self) -> Verdict {
-        let is_good = is_loopback(self.admin.listen.ip()) || self.admin.tls.is_on();
+        let is_good = is_loopback(self.0.admin.listen.ip()) || self.0.admin.tls.is_on();
         improve(is_good, || {
             "metrics, sensor data and tokens of readers are sent in clear text; set admin.listen = \
              \"127.0.0.1:8081\", or admin.tls.cert_file and key_file"
@@ -151,12 +172,12 @@ impl Config {
 
     fn proxies(&self) -> Verdict {
         let ports = [
-            ("http", self.http.enabled, &self.http.proxies),
-            ("admin", true, &self.admin.proxies),
+            ("http", self.0.http.enabled, &self.0.http.proxies),
+            ("admin", true, &self.0.admin.proxies),
             (
                 "listen.mqtt",
-                self.listen.mqtt.enabled,
-                &self.listen.mqtt.proxies,
+                self.0.listen.mqtt.enabled,
+                &self.0.listen.mqtt.proxies,
             ),
         ];
         let used = ports
@@ -183,10 +204,10 @@ impl Config {
 
     /// The ports that are on, with their limits.
     fn limits_of_ports(&self) -> impl Iterator<Item = (&'static str, &Connections)> {
-        let mqtt = &self.listen.mqtt;
+        let mqtt = &self.0.listen.mqtt;
         [
-            ("http", self.http.enabled, &self.http.connections),
-            ("admin", true, &self.admin.connections),
+            ("http", self.0.http.enabled, &self.0.http.connections),
+            ("admin", true, &self.0.admin.connections),
             ("listen.mqtt", mqtt.enabled, &mqtt.connections),
         ]
         .into_iter()
@@ -217,18 +238,18 @@ impl Config {
     }
 
     fn slow_bodies(&self) -> Verdict {
-        if !self.http.enabled {
+        if !self.0.http.enabled {
             return Verdict::NotNeeded;
         }
-        improve(self.http.body_rate_min > 0, || {
+        improve(self.0.http.body_rate_min > 0, || {
             "http.body_rate_min is 0; remove it (default 256)".to_owned()
         })
     }
 
     fn quota(&self) -> Verdict {
-        let quota = &self.quota;
-        let has_tokens = self.http.enabled && self.http.tokens_file.is_some()
-            || self.listen.mqtt.enabled && self.listen.mqtt.tokens_file.is_some();
+        let quota = &self.0.quota;
+        let has_tokens = self.0.http.enabled && self.0.http.tokens_file.is_some()
+            || self.0.listen.mqtt.enabled && self.0.listen.mqtt.tokens_file.is_some();
         if !has_tokens {
             return Verdict::NotNeeded;
         }
@@ -244,13 +265,13 @@ impl Config {
     }
 
     fn audit_file(&self) -> Verdict {
-        improve(self.audit.file.is_some(), || {
+        improve(self.0.audit.file.is_some(), || {
             "the normal log has only ten lines a minute of each kind; set audit.file".to_owned()
         })
     }
 
     fn sender_tag(&self) -> Verdict {
-        improve(self.ingest.sender_tag.is_some(), || {
+        improve(self.0.ingest.sender_tag.is_some(), || {
             "what a stolen token wrote cannot be found later; set ingest.sender_tag = \"sender\""
                 .to_owned()
         })
@@ -261,7 +282,7 @@ impl Config {
             has_user,
             has_tls,
             is_local,
-        } = StoreUri::read(self.store.uri.reveal());
+        } = StoreUri::read(self.0.store.uri.reveal());
         let missing = match (has_user, has_tls || is_local) {
             (true, true) => return Verdict::Good,
             (false, true) => {
@@ -285,7 +306,7 @@ impl Config {
                 mqtt.url.split_once("://").map_or("", |(_, rest)| rest),
             ))
         };
-        let remote: Vec<&Mqtt> = self.mqtt.iter().filter(remote).collect();
+        let remote: Vec<&Mqtt> = self.0.mqtt.iter().filter(remote).collect();
         if remote.is_empty() {
             return Verdict::NotNeeded;
         }

@@ -1,7 +1,7 @@
 //! Tests of the hardening checklist: its verdicts, and that docs/security.md has the same lines.
 
-use super::hardening::Verdict;
-use super::{Config, load};
+use super::hardening::{Verdict, checklist};
+use config::{Config, load};
 
 /// The verdict of a line with these settings; `$file` is a file that can be read.
 fn verdict(key: &str, text: &str) -> Verdict {
@@ -12,8 +12,7 @@ fn verdict(key: &str, text: &str) -> Verdict {
     let config = load(Some(config.path()), std::iter::empty())
         .unwrap_or_else(|e| panic!("{e}"))
         .config;
-    config
-        .hardening()
+    checklist(&config)
         .into_iter()
         .find(|line| line.key == key)
         .unwrap()
@@ -204,7 +203,7 @@ fn what_the_settings_cannot_tell_says_where_to_look() {
 /// The table below "Hardening checklist": key and goal of each line, in the same order.
 #[test]
 fn the_documentation_has_the_same_checklist() {
-    let text = include_str!("../../../docs/security.md");
+    let text = include_str!("../../../../docs/security.md");
     let section = text
         .split("\n## ")
         .find(|section| section.starts_with("Hardening checklist"))
@@ -219,7 +218,7 @@ fn the_documentation_has_the_same_checklist() {
             (key, cells.next().unwrap().to_owned())
         })
         .collect();
-    let lines = Config::default().hardening();
+    let lines = checklist(&Config::default());
     let lines: Vec<_> = lines
         .iter()
         .map(|line| (line.key.to_owned(), line.goal.to_owned()))
