@@ -53,7 +53,6 @@ pub fn config(url: &str, protocol: MqttProtocol) -> Mqtt {
             "sensors/{sensor_id}/{field}",
             "scalar",
         )],
-        is_url_shared: false,
     }
 }
 
@@ -120,7 +119,7 @@ impl Ingest {
             stop: stop.clone(),
             drained: drained.clone(),
         };
-        let task = spawn(config, env, on_status);
+        let task = spawn(config, &[], env, on_status);
         Ingest {
             ingest_batches,
             admission_control,

@@ -30,10 +30,6 @@ pub(super) fn complete(config: &mut Config, report: &mut Report) {
             .take()
             .filter(|_| broker.password.is_none());
     }
-    for i in 0..mqtt.len() {
-        let same = mqtt.iter().filter(|other| other.url == mqtt[i].url);
-        mqtt[i].is_url_shared = same.count() > 1;
-    }
     let brokers = mqtt.iter_mut().enumerate();
     let subscriptions = brokers.flat_map(|(i, broker)| {
         let all = broker.subscriptions.iter_mut().enumerate();

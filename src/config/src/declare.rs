@@ -175,9 +175,6 @@ pub(crate) struct Sections<T> {
 /// `[formats.NAME]`
 pub(crate) struct Formats;
 
-/// No key: computed from others.
-pub(crate) struct Derived;
-
 impl<T: Settings> How<T> for Shared {
     fn visit(&self, key: Key, value: &mut T, visitor: &mut dyn Visitor) {
         match key.text {
@@ -213,10 +210,6 @@ impl How<Vec<Arc<Mapping>>> for Formats {
     fn visit(&self, key: Key, value: &mut Vec<Arc<Mapping>>, visitor: &mut dyn Visitor) {
         visitor.formats(&key, value);
     }
-}
-
-impl<T> How<T> for Derived {
-    fn visit(&self, _: Key, _: &mut T, _: &mut dyn Visitor) {}
 }
 
 struct Elements<'a, T> {

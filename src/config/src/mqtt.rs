@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use chrono_tz::Tz;
 
-use super::declare::{Derived, Sections, settings};
+use super::declare::{Sections, settings};
 use super::kinds::{
     Kind, checked, choice, count, duration, file, flag, number, path_in_quotes, size, text, zone,
 };
@@ -77,7 +77,6 @@ settings! {
             new: Subscription::default,
             without: &[],
         };
-        is_url_shared: bool = false, Derived;
     }
 }
 

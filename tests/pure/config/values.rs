@@ -188,25 +188,6 @@ fn the_registry_is_none_of_our_collections() {
 }
 
 #[test]
-fn brokers_with_the_same_url_are_told_apart_by_their_client_id() {
-    let broker = |url: &str, client_id: &str| {
-        format!(
-            "[[mqtt]]\nurl = \"{url}\"\nclient_id = \"{client_id}\"\n\
-             [[mqtt.subscriptions]]\nfilter = \"a/+\"\ntopic = \"a/{{sensor_id}}\"\nformat = \"json\"\n"
-        )
-    };
-    let text = [
-        broker("mqtt://a:1883", "one"),
-        broker("mqtt://b:1883", "one"),
-        broker("mqtt://a:1883", "two"),
-    ]
-    .concat();
-    let config = Place::new().good(&text, &[]);
-    let shared: Vec<bool> = config.mqtt.iter().map(|b| b.is_url_shared).collect();
-    assert_eq!(shared, [true, false, true]);
-}
-
-#[test]
 fn the_values_of_a_broker_have_limits() {
     one_problem_each(&[
         (

@@ -53,7 +53,7 @@ pub(super) use read::read_formats;
 
 use chrono_tz::Tz;
 
-use super::declare::{Derived, settings};
+use super::declare::settings;
 use super::kinds::{self, choice, flag, zone};
 use super::reader::Bad;
 use super::tree::Node;
@@ -181,8 +181,6 @@ settings! {
                 "[{ match = \"temp\", rename = \"temperature\", scale = 0.1 }, ",
                 "{ match = \"door\", type = \"bool\" }]",
             ));
-        // Names of the members that `id`, `time` and `tags` use, which are therefore not values.
-        used: Vec<String> = vec![], Derived;
     }
 }
 

@@ -162,31 +162,6 @@ impl Place {
     }
 }
 
-impl Place {
-    /// The name of a value at this place after flattening its record; `None` if it depends on the
-    /// record.
-    pub(super) fn name(&self, separator: &str) -> Option<String> {
-        let mut name = String::new();
-        for step in &self.steps {
-            match step {
-                Step::Key {
-                    index: Some(index), ..
-                } => name += &format!("[{index}]"),
-                Step::Key { key, .. } => {
-                    let gap = if name.is_empty() || key.is_empty() {
-                        ""
-                    } else {
-                        separator
-                    };
-                    name.extend([gap, key]);
-                }
-                Step::First => return None,
-            }
-        }
-        (!name.is_empty()).then_some(name)
-    }
-}
-
 impl Each {
     /// Parses the path to the records.
     pub(super) fn parse(text: &str) -> Result<Each, InvalidPlace> {
@@ -275,15 +250,6 @@ impl Source {
 }
 
 impl Piece {
-    /// The place in this piece, if any.
-    pub(super) fn place(&self) -> Option<&Place> {
-        if let Piece::Place(place, _) = self {
-            Some(place)
-        } else {
-            None
-        }
-    }
-
     fn parse(text: &str) -> Result<Piece, InvalidPlace> {
         let (what, filter) = match text.rsplit_once('|') {
             None => (text, None),

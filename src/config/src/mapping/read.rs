@@ -6,7 +6,7 @@ use super::super::declare::Settings;
 use super::super::formats::FORMATS;
 use super::super::reader::{Bad, Reader, Report};
 use super::super::tree::{Entries, Raw};
-use super::place::{Piece, Place, Source};
+use super::place::Place;
 use super::{FORMATS_MAX, Mapping, RULES_MAX, Rule, Values};
 
 /// Reads every format.
@@ -68,7 +68,6 @@ fn mapping(name: &str, path: String, entries: Entries, report: &mut Report) -> M
         Reader::read(path.clone(), entries, s.report, &mut |reader| {
             rule.visit(reader)
         });
-        let rule = rule.complete();
         check(&path, &rule, s.report);
         if let Some(first) = takes_all {
             let what = format!(
@@ -84,9 +83,8 @@ fn mapping(name: &str, path: String, entries: Entries, report: &mut Report) -> M
         rules.push(rule);
     }
     if has_no_rules {
-        let rule = defaults.complete();
-        check(&path, &rule, s.report);
-        rules.push(rule);
+        check(&path, &defaults, s.report);
+        rules.push(defaults);
     }
     s.end();
     Mapping {
@@ -104,41 +102,6 @@ impl Values {
             steps: Vec::new(),
         }])
     }
-}
-
-impl Rule {
-    /// Computes what depends on several keys.
-    fn complete(mut self) -> Rule {
-        for time in &mut self.time {
-            time.unit = time.unit.or(self.time_unit);
-        }
-        self.used = used(&self);
-        self
-    }
-}
-
-/// The flattened names of the places in `id`, `time` and `tags` that are inside the record.
-fn used(rule: &Rule) -> Vec<String> {
-    let times = rule.time.iter().map(|time| &time.source);
-    let tags = rule
-        .tags
-        .iter()
-        .filter(|(name, _)| name != "*")
-        .flat_map(|(_, sources)| sources);
-    let mut names = Vec::new();
-    for source in rule.id.iter().chain(times).chain(tags) {
-        let places: Vec<&Place> = match source {
-            Source::Place(place) => vec![place],
-            Source::Joined(pieces) => pieces.iter().filter_map(Piece::place).collect(),
-        };
-        let within = places
-            .into_iter()
-            .filter(|place| !place.from_message || rule.each.is_empty());
-        names.extend(within.filter_map(|place| place.name(&rule.separator)));
-    }
-    names.sort();
-    names.dedup();
-    names
 }
 
 /// Reports impossible combinations within a rule.

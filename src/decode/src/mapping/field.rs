@@ -20,9 +20,9 @@ pub(super) struct Fields<'x, 'm, 't> {
     pub(super) around: Around<'x, 'm>,
     pub(super) out: &'x mut BatchBuilder,
     pub(super) tags: &'t mut Tags<'m>,
-    /// Whether the record itself is flattened, including the members that `id`, `time` and `tags`
-    /// use.
-    pub(super) is_whole: bool,
+    /// Names that are not values, while the record itself is flattened: members that `id`, `time`
+    /// and `tags` use.
+    pub(super) used: &'x [String],
 }
 
 impl Fields<'_, '_, '_> {
@@ -69,7 +69,7 @@ impl Fields<'_, '_, '_> {
         if (!rule.include.is_empty() && !any(&rule.include)) || any(&rule.exclude) {
             return Ok(());
         }
-        if self.is_whole && rule.include.is_empty() && rule.used.iter().any(|used| used == name) {
+        if self.used.iter().any(|used| used == name) {
             return Ok(());
         }
         let (field, glob) = match rule.fields.iter().find_map(|field| {

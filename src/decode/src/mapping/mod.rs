@@ -36,31 +36,61 @@ use super::quota::Quota;
 use super::rejects::Fault;
 use super::topic::{Captured, TopicTemplate};
 use super::{Context, RejectReason, Rejects};
-use config::mapping::{Condition, Each, EachStep, Mapping, Rule};
+use config::mapping::{Condition, Each, EachStep, Mapping, Place, Rule, Source};
 use model::BatchBuilder;
 
 /// A mapping, ready for use.
 #[derive(Debug)]
 pub(super) struct Mapper {
     spec: Arc<Mapping>,
-    /// The topic templates of each rule.
-    topics: Vec<Vec<TopicTemplate>>,
+    /// What is computed from each of its rules.
+    rules: Vec<Computed>,
     /// Whether a rule requires an array as the message.
     takes_arrays: bool,
 }
 
+/// What is computed from a rule once.
+#[derive(Debug)]
+struct Computed {
+    topics: Vec<TopicTemplate>,
+    /// Names of the members that `id`, `time` and `tags` use, which are therefore not values.
+    used: Vec<String>,
+}
+
+impl Computed {
+    fn new(rule: &Rule) -> Computed {
+        // The configuration has already refused invalid templates.
+        let topics = rule.topics.iter().map(|text| TopicTemplate::parse(text));
+        Computed {
+            topics: topics.filter_map(Result::ok).collect(),
+            used: used(rule),
+        }
+    }
+}
+
+/// The flattened names of the places in `id`, `time` and `tags` that are inside the record.
+fn used(rule: &Rule) -> Vec<String> {
+    let times = rule.time.iter().map(|time| &time.source);
+    let tags = rule.tags.iter().filter(|(name, _)| name != "*");
+    let tags = tags.flat_map(|(_, sources)| sources);
+    let mut names = vec![];
+    for source in rule.id.iter().chain(times).chain(tags) {
+        let places: Vec<&Place> = match source {
+            Source::Place(place) => vec![place],
+            Source::Joined(pieces) => pieces.iter().filter_map(place::in_piece).collect(),
+        };
+        let is_within = |place: &&Place| !place.from_message || rule.each.is_empty();
+        let within = places.into_iter().filter(is_within);
+        names.extend(within.filter_map(|place| place::flattened(place, &rule.separator)));
+    }
+    names
+}
+
 impl Mapper {
     pub(super) fn new(spec: Arc<Mapping>) -> Mapper {
-        // The configuration has already refused invalid templates.
-        let templates = |rule: &Rule| {
-            rule.topics
-                .iter()
-                .filter_map(|text| TopicTemplate::parse(text).ok())
-                .collect()
-        };
         let takes_arrays = spec.rules.iter().any(Rule::takes_array);
         Mapper {
-            topics: spec.rules.iter().map(templates).collect(),
+            rules: spec.rules.iter().map(Computed::new).collect(),
             spec,
             takes_arrays,
         }
@@ -99,8 +129,8 @@ impl Mapper {
             let documents = Documents::new();
             let scope = Scope::new(&documents);
             let part = Part::new(&array.value, &scope);
-            if let Some((rule, captured)) = self.rule(part, topic, true) {
-                run.matched(&array, part, rule, captured, false);
+            if let Some((index, captured)) = self.rule(part, topic, true) {
+                run.matched(&array, part, index, captured, false);
                 return run.close();
             }
         }
@@ -114,38 +144,29 @@ impl Mapper {
 }
 
 impl Mapper {
-    /// The first rule that matches a message, with what its topic template captures. `whole_array`:
-    /// the message is a top-level array, and the rule must require that.
-    fn rule<'r, 't>(
-        &'r self,
+    /// The index of the first rule that matches a message, with what its topic template captures.
+    /// `whole_array`: the message is a top-level array, and the rule must require that.
+    fn rule<'t>(
+        &'t self,
         message: Part<'_>,
         topic: Option<&'t str>,
         whole_array: bool,
-    ) -> Option<(&'r Rule, Option<Captured<'t>>)>
-    where
-        'r: 't,
-    {
-        self.spec
-            .rules
-            .iter()
-            .zip(&self.topics)
-            .find_map(|(rule, templates)| {
-                if whole_array && !rule.takes_array() {
-                    return None;
-                }
-                let captured = match (templates.is_empty(), topic) {
-                    (true, _) => None,
-                    (false, topic) => Some(
-                        templates
-                            .iter()
-                            .find_map(|template| template.capture(topic?))?,
-                    ),
-                };
-                rule.when
-                    .iter()
-                    .all(|condition| holds(condition, message, message))
-                    .then_some((rule, captured))
-            })
+    ) -> Option<(usize, Option<Captured<'t>>)> {
+        let rules = self.spec.rules.iter().zip(&self.rules).enumerate();
+        rules.into_iter().find_map(|(index, (rule, computed))| {
+            if whole_array && !rule.takes_array() {
+                return None;
+            }
+            let mut templates = computed.topics.iter();
+            let captured = match (computed.topics.is_empty(), topic) {
+                (true, _) => None,
+                (false, topic) => Some(templates.find_map(|template| template.capture(topic?))?),
+            };
+            rule.when
+                .iter()
+                .all(|condition| holds(condition, message, message))
+                .then_some((index, captured))
+        })
     }
 }
 
@@ -179,19 +200,12 @@ impl Mapper {
 
     /// The rule for the first message of a payload.
     pub(super) fn first_rule(&self, payload: &[u8], topic: Option<&str>) -> Option<FirstRule> {
-        let position = |rule: &Rule| {
-            self.spec
-                .rules
-                .iter()
-                .position(|other| std::ptr::eq(other, rule))
-        };
         let mut found: Option<usize> = None;
         let rule = |message: &Message, whole_array| {
             let documents = Documents::new();
             let scope = Scope::new(&documents);
             let part = Part::new(&message.value, &scope);
-            let (rule, _) = self.rule(part, topic, whole_array)?;
-            position(rule)
+            self.rule(part, topic, whole_array).map(|(index, _)| index)
         };
         let array = document::whole_array(payload).filter(|_| self.takes_arrays);
         if let Some(array) = array {
@@ -249,8 +263,8 @@ impl Run<'_, '_> {
         let documents = Documents::new();
         let scope = Scope::new(&documents);
         let part = Part::new(&message.value, &scope);
-        if let Some((rule, captured)) = mapper.rule(part, self.topic, false) {
-            return self.matched(message, part, rule, captured, guessed);
+        if let Some((index, captured)) = mapper.rule(part, self.topic, false) {
+            return self.matched(message, part, index, captured, guessed);
         }
         let name = mapper.name();
         let hint = mapper.expected_topics(self.topic.is_none());
@@ -262,19 +276,22 @@ impl Run<'_, '_> {
         &mut self,
         message: &Message,
         part: Part<'_>,
-        rule: &Rule,
+        index: usize,
         captured: Option<Captured<'_>>,
         guessed: bool,
     ) {
+        let rule = &self.mapper.spec.rules[index];
         if rule.skip {
             self.index += 1;
             return;
         }
         let names = Names::new(captured, &rule.level_separator, self.cx, guessed);
-        self.records(rule, message, part, names);
+        self.records(index, message, part, names);
     }
 
-    fn records(&mut self, rule: &Rule, message: &Message, part: Part<'_>, mut names: Names<'_>) {
+    fn records(&mut self, index: usize, message: &Message, part: Part<'_>, mut names: Names<'_>) {
+        let mapper = self.mapper;
+        let rule = &mapper.spec.rules[index];
         // Without `each` the message is the only record.
         let mut each = &[][..];
         if !rule.each.is_empty() {
@@ -288,6 +305,7 @@ impl Run<'_, '_> {
             Ok(ambiguous) => {
                 let case = Case {
                     rule,
+                    used: &mapper.rules[index].used,
                     message: part,
                     ambiguous: &ambiguous,
                 };
@@ -349,6 +367,7 @@ impl Run<'_, '_> {
             rule,
             message,
             ambiguous,
+            ..
         } = case;
         if let Some((_, key)) = ambiguous
             .iter()

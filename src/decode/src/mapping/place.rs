@@ -76,6 +76,33 @@ pub(super) fn find_open<'m>(
     Some(from.scope.open(value).unwrap_or(value))
 }
 
+/// The place in a piece of a source, if any.
+pub(super) fn in_piece(piece: &Piece) -> Option<&Place> {
+    match piece {
+        Piece::Place(place, _) => Some(place),
+        _ => None,
+    }
+}
+
+/// The name of a value at this place after its record is flattened; `None` if it depends on the
+/// record.
+pub(super) fn flattened(place: &Place, separator: &str) -> Option<String> {
+    let mut name = String::new();
+    for step in &place.steps {
+        match step {
+            Step::Key {
+                index: Some(index), ..
+            } => name += &format!("[{index}]"),
+            Step::Key { key, .. } => {
+                let is_first = name.is_empty() || key.is_empty();
+                name.extend([if is_first { "" } else { separator }, key]);
+            }
+            Step::First => return None,
+        }
+    }
+    (!name.is_empty()).then_some(name)
+}
+
 /// Whether a condition is true.
 pub(super) fn holds(condition: &Condition, record: Part<'_>, message: Part<'_>) -> bool {
     let found = condition

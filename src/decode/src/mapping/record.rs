@@ -21,6 +21,8 @@ const LABELS_MAX: usize = 256;
 #[derive(Clone, Copy)]
 pub(super) struct Case<'r, 'm> {
     pub(super) rule: &'r Rule,
+    /// Names of the members that are not values.
+    pub(super) used: &'r [String],
     pub(super) message: Part<'m>,
     /// Records with a duplicate key, which is next to them.
     pub(super) ambiguous: &'r [(&'m Value, &'m str)],
@@ -47,9 +49,9 @@ pub(super) fn decode_record<'m>(
         around,
         out,
         tags: &mut tags,
-        is_whole: false,
+        used: &[],
     };
-    values(rule, around, &mut fields)?;
+    values(case, around, &mut fields)?;
     also(rule, around, &mut fields)?;
     if out.value_count() == 0 {
         return Ok(Decoded::NoValue);
@@ -80,11 +82,12 @@ pub(super) fn decode_record<'m>(
 }
 
 /// Adds the values to the reading.
-fn values(
-    rule: &Rule,
+fn values<'x>(
+    case: Case<'x, '_>,
     around: Around<'_, '_>,
-    fields: &mut Fields<'_, '_, '_>,
+    fields: &mut Fields<'x, '_, '_>,
 ) -> Result<(), Fault> {
+    let rule = case.rule;
     let prefix = rule
         .prefix
         .as_ref()
@@ -104,7 +107,9 @@ fn values(
             let Some((place, value)) = places.iter().find_map(at) else {
                 return if is_null() { Ok(()) } else { Err(missing()) };
             };
-            fields.is_whole = place.steps.is_empty() && prefix.is_empty();
+            if place.steps.is_empty() && prefix.is_empty() && rule.include.is_empty() {
+                fields.used = case.used;
+            }
             match value {
                 Value::Object(_) | Value::Array(_) => fields.flatten(&prefix, value),
                 _ => scalar(rule, around, &prefix, value, fields),
@@ -135,7 +140,7 @@ fn also(rule: &Rule, around: Around<'_, '_>, fields: &mut Fields<'_, '_, '_>) ->
     if fields.out.value_count() == 0 {
         return Ok(());
     }
-    fields.is_whole = false;
+    fields.used = &[];
     for (name, places) in &rule.also {
         let found = places
             .iter()
@@ -181,7 +186,8 @@ fn when(rule: &Rule, around: Around<'_, '_>) -> Result<Stamp, Fault> {
         let Some(token) = around.token(&candidate.source) else {
             continue;
         };
-        let unit = candidate.unit.map(|unit| match unit {
+        let unit = candidate.unit.or(rule.time_unit);
+        let unit = unit.map(|unit| match unit {
             TimeUnit::S => TsUnit::S,
             TimeUnit::Ms => TsUnit::Ms,
             TimeUnit::Us => TsUnit::Us,

@@ -31,13 +31,14 @@ pub(super) const BATCHES_MAX: usize = 256;
 /// How often a closed admission is checked again.
 const RETRY: Duration = Duration::from_millis(50);
 
-/// Starts the tasks of one broker. They end after `stop` when all accepted messages are
+/// Starts the tasks of one broker of all that are configured. They end after `stop` when all accepted messages are
 /// acknowledged, or at `drained` if that comes first.
 ///
 /// # Errors
 /// The URL or a topic template cannot be used (the configuration's check should have found it).
 pub fn spawn(
     config: Mqtt,
+    all: &[Mqtt],
     deps: IngestDeps,
     on_status: OnStatus,
 ) -> Result<JoinHandle<()>, SetupError> {
@@ -69,7 +70,7 @@ pub fn spawn(
     } else {
         u16::MAX
     };
-    let name = target.name_of(&config);
+    let name = target.name_among(all, &config);
     let (settled_tx, settled) = mpsc::unbounded_channel();
     let status = BrokerStatus {
         broker: name.clone(),

@@ -329,7 +329,6 @@ mod tests {
             window: 10,
             status_topic: None,
             subscriptions: vec![],
-            is_url_shared: false,
         }
     }
 

@@ -127,11 +127,11 @@ impl Target {
         format!("ws://{}{}", self.label(), self.path)
     }
 
-    /// The name of a connection in logs, metrics and `/readyz`, unique among the brokers.
-    pub(super) fn name_of(&self, config: &Mqtt) -> String {
-        match config.is_url_shared {
-            true => format!("{} ({})", self.label(), config.client_id),
-            false => self.label(),
+    /// The name of a connection in logs, metrics and `/readyz`, unique among all brokers.
+    pub(super) fn name_among(&self, all: &[Mqtt], config: &Mqtt) -> String {
+        match all.iter().filter(|other| other.url == config.url).count() {
+            0 | 1 => self.label(),
+            _ => format!("{} ({})", self.label(), config.client_id),
         }
     }
 
@@ -196,6 +196,23 @@ impl Credentials {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn brokers_with_the_same_url_are_told_apart_by_their_client_id() {
+        let broker = |url: &str, client_id: &str| Mqtt {
+            url: url.to_owned(),
+            client_id: client_id.to_owned(),
+            ..Mqtt::default()
+        };
+        let all = [
+            broker("mqtt://a:1883", "one"),
+            broker("mqtt://b:1883", "one"),
+            broker("mqtt://a:1883", "two"),
+        ];
+        let name = |mqtt: &Mqtt| Target::parse(&mqtt.url).unwrap().name_among(&all, mqtt);
+        let names: Vec<String> = all.iter().map(name).collect();
+        assert_eq!(names, ["a:1883 (one)", "b:1883", "a:1883 (two)"]);
+    }
 
     #[test]
     fn urls_are_parsed() {

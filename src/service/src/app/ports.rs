@@ -157,12 +157,13 @@ pub(super) fn start_front(
     closed: CancellationToken,
 ) -> Result<Vec<JoinHandle<()>>, StartError> {
     let mut front = vec![];
-    for broker in &context.config.mqtt {
+    let brokers = &context.config.mqtt;
+    for broker in brokers {
         let health = context.health.clone();
         let on_status = Arc::new(move |status: BrokerStatus| {
             health.mqtt(&status.broker, status.is_ready(), status.problem);
         });
-        let task = mqtt::spawn(broker.clone(), deps.clone(), on_status)?;
+        let task = mqtt::spawn(broker.clone(), brokers, deps.clone(), on_status)?;
         front.push(watched(context, broker.url.clone(), task));
     }
     if let Some(devices) = ports.devices {
