@@ -14,9 +14,9 @@ use model::{
     ValueRef,
 };
 use mongodb::bson::{Bson, DateTime, Document, doc};
+use store::Store;
 use store::catalog::CatalogQuery;
 use store::mongo::{CATALOG, MongoStore};
-use store::Store;
 use testkit::memory_store::MemoryStore;
 
 use super::catalog_contract::{DAY, HOUR, find, merge, open, update};

@@ -15,12 +15,12 @@ use store::reading::{
     DeadLetterQuery, MeasurementQuery, MeasurementResults, PageQuery, PageResults, SensorQuery,
     StoredDeadLetter, StoredSensor,
 };
+use store::summaries::{EdgeQuery, Edges, SummaryQuery, SummaryResults};
 use store::tier::{ComparedPage, Tier};
 use store::{
     BoxFuture, DeadLetterWritten, LatestWriteResult, LoadRequest, LoadResult, PageWriteResult,
     PrepareError, PreparedStore, Store, StoreError,
 };
-use store::summaries::{EdgeQuery, Edges, SummaryQuery, SummaryResults};
 use testkit::memory_store::{Pages, one_by_one};
 use tokio::time::Instant;
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::reader::Report;
 use super::units::{DAY, write_duration, write_size};
-use super::{AckMode, Config, Jwt, check_mqtt, is_loopback};
+use super::{AckMode, Config, check_mqtt, is_loopback};
 use model::Zone;
 
 /// The longest `bucket.span` with a daily rollup.
@@ -17,26 +17,30 @@ pub(super) const ROLLUP_MARGIN: Duration = DAY.saturating_mul(2);
 
 pub(super) use super::check_mqtt::complete;
 
+/// Reports combinations that cannot work: when, the keys, what is wrong, and advice.
+macro_rules! impossible {
+    ($report:expr; $($when:expr => [$($key:expr),+], $what:expr, $advice:expr;)*) => {
+        $(if $when {
+            $report.impossible(&[$($key),+], $what, $advice);
+        })*
+    };
+}
+pub(super) use impossible;
+
 /// Reports every impossible combination.
 pub(super) fn combinations(config: &Config, report: &mut Report) {
     ports(config, report);
-    check_jwt(&config.jwt, report);
     check_mqtt::combinations(config, report);
     listening(config, report);
     sizes(config, report);
-    counts(config, report);
     times(config, report);
     rollup(config, report);
     let sensors = &config.sensors;
-    if sensors.retired_after < 2 * sensors.silent_after {
-        report.impossible(
-            &["sensors.retired_after", "sensors.silent_after"],
+    let retired_min = 2 * sensors.silent_after;
+    impossible! { report;
+        sensors.retired_after < retired_min => ["sensors.retired_after", "sensors.silent_after"],
             "a sensor would be retired before or soon after it counts as silent",
-            format!(
-                "set sensors.retired_after to at least {}",
-                write_duration(2 * sensors.silent_after)
-            ),
-        );
+            format!("set sensors.retired_after to at least {}", write_duration(retired_min));
     }
 }
 
@@ -55,44 +59,31 @@ fn ports(config: &Config, report: &mut Report) {
     ] {
         let header = format!("{port}.proxy_header");
         let key = format!("{port}.trusted_proxies");
-        if proxies.trusted.is_empty() && report.is_set(&header) {
-            report.impossible(
-                &[&header, &key],
+        impossible! { report;
+            proxies.trusted.is_empty() && report.is_set(&header) => [&header, &key],
                 format!("no proxy is trusted to send it, because {key} is not set"),
-                format!("set {key}, or remove {header}"),
-            );
+                format!("set {key}, or remove {header}");
         }
     }
     let mqtt = &config.listen.mqtt;
     let files = [&mqtt.cert_file, &mqtt.key_file, &mqtt.client_ca_file];
     check_files("listen.mqtt", "device", files, report);
-    if mqtt.allow_anonymous && mqtt.tokens_file.is_some() {
-        report.impossible(
-            &["listen.mqtt.allow_anonymous", "listen.mqtt.tokens_file"],
+    let jwt = &config.jwt;
+    let is_any_issuer = jwt.issuer.is_none() || jwt.audience.is_empty();
+    impossible! { report;
+        mqtt.allow_anonymous && mqtt.tokens_file.is_some()
+            => ["listen.mqtt.allow_anonymous", "listen.mqtt.tokens_file"],
             "anonymous writing is allowed, but a tokens file is set",
-            "remove one of them",
-        );
-    }
-    if mqtt.enabled && mqtt.topics.is_empty() {
-        report.impossible(
-            &["listen.mqtt.topics", "listen.mqtt.enabled"],
+            "remove one of them";
+        mqtt.enabled && mqtt.topics.is_empty() => ["listen.mqtt.topics", "listen.mqtt.enabled"],
             "no topics are configured, so no message could be accepted",
-            "add [[listen.mqtt.topics]] below it, with filter, topic and format",
-        );
-    }
-}
-
-/// Reports settings of client certificates without their CA.
-fn check_clients(path: &str, has_ca: bool, report: &mut Report) {
-    let key = |name: &str| format!("{path}.{name}");
-    for name in ["client_auth", "client_crl_file"] {
-        if report.is_set(&key(name)) && !has_ca {
-            report.impossible(
-                &[&key(name), &key("client_ca_file")],
-                "without client_ca_file, client certificates cannot be verified",
-                format!("set client_ca_file, or remove {name}"),
-            );
-        }
+            "add [[listen.mqtt.topics]] below it, with filter, topic and format";
+        // What the provider issued for any other service would be accepted.
+        jwt.is_on() && is_any_issuer => ["jwt.keys_file", "jwt.issuer", "jwt.audience"],
+            "without issuer and audience, what the provider issues for other services would be \
+             accepted here",
+            "set jwt.issuer to the claim `iss` of the JWTs, and jwt.audience to what `aud` \
+             contains for this service";
     }
 }
 
@@ -100,14 +91,20 @@ fn check_clients(path: &str, has_ca: bool, report: &mut Report) {
 fn check_files(path: &str, who: &str, files: [&Option<PathBuf>; 3], report: &mut Report) {
     let key = |name: &str| format!("{path}.{name}");
     let [cert_file, key_file, client_ca_file] = files;
-    check_clients(path, client_ca_file.is_some(), report);
+    for name in ["client_auth", "client_crl_file"] {
+        impossible! { report;
+            report.is_set(&key(name)) && client_ca_file.is_none()
+                => [&key(name), &key("client_ca_file")],
+                "without client_ca_file, client certificates cannot be verified",
+                format!("set client_ca_file, or remove {name}");
+        }
+    }
     check_pair(path, "TLS needs", [cert_file, key_file], report);
-    if client_ca_file.is_some() && cert_file.is_none() {
-        report.impossible(
-            &[&key("client_ca_file"), &key("cert_file")],
+    impossible! { report;
+        client_ca_file.is_some() && cert_file.is_none()
+            => [&key("client_ca_file"), &key("cert_file")],
             format!("without TLS no {who} can present a certificate"),
-            "set cert_file and key_file, or remove client_ca_file",
-        );
+            "set cert_file and key_file, or remove client_ca_file";
     }
 }
 
@@ -132,181 +129,122 @@ pub(super) fn check_pair(
     );
 }
 
-/// Without issuer and audience, a JWT that the provider issued for any other service would be
-/// accepted.
-fn check_jwt(jwt: &Jwt, report: &mut Report) {
-    if jwt.is_on() && (jwt.issuer.is_none() || jwt.audience.is_empty()) {
-        report.impossible(
-            &["jwt.keys_file", "jwt.issuer", "jwt.audience"],
-            "without issuer and audience, what the provider issues for other services would be \
-             accepted here",
-            "set jwt.issuer to the claim `iss` of the JWTs, and jwt.audience to what `aud` \
-             contains for this service",
-        );
-    }
-}
-
 fn listening(config: &Config, report: &mut Report) {
     let http = &config.http;
-    let has_jwt = config.jwt.is_on();
-    if http.enabled && !is_loopback(http.listen.ip()) && !http.is_guarded() && !has_jwt {
-        report.impossible(
-            &["http.listen", "http.tokens_file", "http.allow_anonymous"],
-            format!(
-                "{} is not a loopback address, and without tokens anyone could write",
-                http.listen
-            ),
-            "set http.tokens_file, listen on 127.0.0.1, or set http.allow_anonymous = true to \
-             allow it",
-        );
-    }
-    if http.allow_anonymous && http.tokens_file.is_some() {
-        report.impossible(
-            &["http.allow_anonymous", "http.tokens_file"],
-            "anonymous writing is allowed, but a tokens file is set",
-            "remove one of them",
-        );
-    }
-    if http.enabled && http.listen == config.admin.listen && http.listen.port() != 0 {
-        report.impossible(
-            &["admin.listen", "http.listen"],
-            "http and admin listen on the same address",
-            "set admin.listen to another port, such as 127.0.0.1:8081",
-        );
-    }
     let mqtt = &config.listen.mqtt;
-    if mqtt.enabled && !is_loopback(mqtt.listen.ip()) && !mqtt.is_guarded() && !has_jwt {
-        report.impossible(
-            &[
-                "listen.mqtt.listen",
-                "listen.mqtt.tokens_file",
-                "listen.mqtt.client_ca_file",
-                "listen.mqtt.allow_anonymous",
-            ],
-            format!(
-                "{} is not a loopback address, and without tokens anyone could write",
-                mqtt.listen
-            ),
+    let has_jwt = config.jwt.is_on();
+    let is_open = |listen: std::net::SocketAddr| !is_loopback(listen.ip()) && !has_jwt;
+    let open = |listen: std::net::SocketAddr| {
+        format!("{listen} is not a loopback address, and without tokens anyone could write")
+    };
+    let jwt_or_anonymous = "anonymous writing is allowed, but JWTs are configured, which every \
+        port then requires (or a token)";
+    impossible! { report;
+        http.enabled && is_open(http.listen) && !http.is_guarded()
+            => ["http.listen", "http.tokens_file", "http.allow_anonymous"],
+            open(http.listen),
+            "set http.tokens_file, listen on 127.0.0.1, or set http.allow_anonymous = true to \
+             allow it";
+        http.allow_anonymous && http.tokens_file.is_some()
+            => ["http.allow_anonymous", "http.tokens_file"],
+            "anonymous writing is allowed, but a tokens file is set",
+            "remove one of them";
+        http.enabled && http.listen == config.admin.listen && http.listen.port() != 0
+            => ["admin.listen", "http.listen"],
+            "http and admin listen on the same address",
+            "set admin.listen to another port, such as 127.0.0.1:8081";
+        mqtt.enabled && is_open(mqtt.listen) && !mqtt.is_guarded()
+            => ["listen.mqtt.listen", "listen.mqtt.tokens_file", "listen.mqtt.client_ca_file",
+                "listen.mqtt.allow_anonymous"],
+            open(mqtt.listen),
             "set tokens_file or client_ca_file, listen on 127.0.0.1, or set allow_anonymous = true \
-             to allow it",
-        );
-    }
-    let anonymous = [
-        ("http.allow_anonymous", http.enabled && http.allow_anonymous),
-        (
-            "listen.mqtt.allow_anonymous",
-            mqtt.enabled && mqtt.allow_anonymous,
-        ),
-    ];
-    for (key, _) in anonymous.into_iter().filter(|(_, is_on)| *is_on && has_jwt) {
-        report.impossible(
-            &[key, "jwt.keys_file"],
-            "anonymous writing is allowed, but JWTs are configured, which every port then requires \
-             (or a token)",
-            "remove one of them",
-        );
+             to allow it";
+        http.enabled && http.allow_anonymous && has_jwt
+            => ["http.allow_anonymous", "jwt.keys_file"], jwt_or_anonymous, "remove one of them";
+        mqtt.enabled && mqtt.allow_anonymous && has_jwt
+            => ["listen.mqtt.allow_anonymous", "jwt.keys_file"],
+            jwt_or_anonymous, "remove one of them";
+        !http.enabled && config.mqtt.is_empty() && !mqtt.enabled => ["http.enabled", "mqtt"],
+            "no input is configured: http and listen.mqtt are disabled and there is no [[mqtt]]",
+            "set http.enabled = true, add [[mqtt]], or set listen.mqtt.enabled = true";
     }
     let ports = [
         ("http.listen", http.enabled.then_some(http.listen)),
         ("admin.listen", Some(config.admin.listen)),
     ];
-    for (key, addr) in ports.into_iter().filter(|_| mqtt.enabled) {
-        if addr == Some(mqtt.listen) && mqtt.listen.port() != 0 {
-            report.impossible(
-                &["listen.mqtt.listen", key],
+    for (key, addr) in ports {
+        impossible! { report;
+            mqtt.enabled && addr == Some(mqtt.listen) && mqtt.listen.port() != 0
+                => ["listen.mqtt.listen", key],
                 format!("listen.mqtt.listen and {key} are the same address"),
-                "set listen.mqtt.listen to another port, such as 127.0.0.1:1883",
-            );
+                "set listen.mqtt.listen to another port, such as 127.0.0.1:1883";
         }
-    }
-    if !http.enabled && config.mqtt.is_empty() && !mqtt.enabled {
-        report.impossible(
-            &["http.enabled", "mqtt"],
-            "no input is configured: http and listen.mqtt are disabled and there is no [[mqtt]]",
-            "set http.enabled = true, add [[mqtt]], or set listen.mqtt.enabled = true",
-        );
     }
 }
 
 fn sizes(config: &Config, report: &mut Report) {
-    let bucket = &config.bucket;
-    let flush = &config.flush;
-    let journal = &config.journal;
-    if bucket.max_bytes > flush.command_max_bytes {
-        report.impossible(
-            &["bucket.max_bytes", "flush.command_max_bytes"],
+    let Config {
+        bucket,
+        flush,
+        journal,
+        limits,
+        store,
+        ..
+    } = config;
+    let has_journal = config.ingest.ack == AckMode::Journal;
+    impossible! { report;
+        bucket.max_bytes > flush.command_max_bytes
+            => ["bucket.max_bytes", "flush.command_max_bytes"],
             format!(
                 "a page of {} does not fit into a command of {}",
                 write_size(bucket.max_bytes),
                 write_size(flush.command_max_bytes)
             ),
-            "decrease bucket.max_bytes or increase flush.command_max_bytes (at most 12MiB)",
-        );
-    }
-    if config.ingest.ack == AckMode::Journal && journal.max_bytes / 2 < journal.segment_bytes {
-        report.impossible(
-            &["journal.max_bytes", "journal.segment_bytes"],
+            "decrease bucket.max_bytes or increase flush.command_max_bytes (at most 12MiB)";
+        has_journal && journal.max_bytes / 2 < journal.segment_bytes
+            => ["journal.max_bytes", "journal.segment_bytes"],
             format!(
                 "{} is less than two segments of {}, and only whole segments can be freed",
                 write_size(journal.max_bytes),
                 write_size(journal.segment_bytes)
             ),
-            "set journal.max_bytes to at least twice journal.segment_bytes",
-        );
-    }
-}
-
-fn counts(config: &Config, report: &mut Report) {
-    let limits = &config.limits;
-    if limits.bucket_fields_max < limits.fields_max {
-        report.impossible(
-            &["limits.bucket_fields_max", "limits.fields_max"],
+            "set journal.max_bytes to at least twice journal.segment_bytes";
+        limits.bucket_fields_max < limits.fields_max
+            => ["limits.bucket_fields_max", "limits.fields_max"],
             "a single reading could have more fields than its whole bucket may have",
-            "set limits.bucket_fields_max to at least limits.fields_max",
-        );
-    }
-    let flush = &config.flush;
-    let store = &config.store;
-    if flush.backoff_min > flush.backoff_max {
-        report.impossible(
-            &["flush.backoff_min", "flush.backoff_max"],
+            "set limits.bucket_fields_max to at least limits.fields_max";
+        flush.backoff_min > flush.backoff_max => ["flush.backoff_min", "flush.backoff_max"],
             "the first wait is longer than the longest one",
-            "set flush.backoff_min to at most flush.backoff_max",
-        );
-    }
-    if flush.commands_max > store.pool_max as usize {
-        report.impossible(
-            &["flush.commands_max", "store.pool_max"],
+            "set flush.backoff_min to at most flush.backoff_max";
+        flush.commands_max > store.pool_max as usize => ["flush.commands_max", "store.pool_max"],
             format!(
                 "{} concurrent commands need more than {} connections",
                 flush.commands_max, store.pool_max
             ),
-            "set store.pool_max to at least flush.commands_max",
-        );
+            "set store.pool_max to at least flush.commands_max";
     }
 }
 
 fn times(config: &Config, report: &mut Report) {
     let past = config.limits.past;
-    if let Some(retention) = config.store.retention.filter(|retention| *retention < past) {
-        report.impossible(
-            &["store.retention", "limits.past"],
-            format!(
-                "limits.past accepts readings up to {} old, but store.retention removes them after \
-                 {}, soon after they are acknowledged",
-                write_duration(past),
-                write_duration(retention)
-            ),
-            "increase store.retention to at least limits.past, or decrease limits.past",
-        );
+    if let Some(retention) = config.store.retention {
+        impossible! { report;
+            retention < past => ["store.retention", "limits.past"],
+                format!(
+                    "limits.past accepts readings up to {} old, but store.retention removes them \
+                     after {}, soon after they are acknowledged",
+                    write_duration(past),
+                    write_duration(retention)
+                ),
+                "increase store.retention to at least limits.past, or decrease limits.past";
+        }
     }
     let Some(readings) = config.store.retention_readings else {
         return;
     };
     // With columns a late reading is compared with them.
-    if readings < past && !config.columns.enabled {
-        report.impossible(
-            &["store.retention_readings", "limits.past"],
+    impossible! { report;
+        readings < past && !config.columns.enabled => ["store.retention_readings", "limits.past"],
             format!(
                 "limits.past accepts readings up to {} old, but store.retention_readings removes \
                  readings after {}, and no other reading of their hour can be stored then",
@@ -314,22 +252,17 @@ fn times(config: &Config, report: &mut Report) {
                 write_duration(readings)
             ),
             "decrease limits.past to at most store.retention_readings, increase \
-             store.retention_readings, or set columns.enabled = true",
-        );
+             store.retention_readings, or set columns.enabled = true";
     }
-    if let Some(retention) = config
-        .store
-        .retention
-        .filter(|retention| readings >= *retention)
-    {
-        report.impossible(
-            &["store.retention_readings", "store.retention"],
-            format!(
-                "store.retention removes hours after {}, with their readings",
-                write_duration(retention)
-            ),
-            "set store.retention_readings to less than store.retention, or remove it",
-        );
+    if let Some(retention) = config.store.retention {
+        impossible! { report;
+            readings >= retention => ["store.retention_readings", "store.retention"],
+                format!(
+                    "store.retention removes hours after {}, with their readings",
+                    write_duration(retention)
+                ),
+                "set store.retention_readings to less than store.retention, or remove it";
+        }
     }
 }
 
@@ -340,56 +273,53 @@ fn rollup(config: &Config, report: &mut Report) {
     }
     let span = config.bucket.span;
     let zone = Zone::from(rollup.zone);
-    if span.ms() > ROLLUP_SPAN_MAX_MS {
-        report.impossible(
-            &["bucket.span", "rollup.days"],
+    let is_day = span.ms() > ROLLUP_SPAN_MAX_MS;
+    impossible! { report;
+        is_day => ["bucket.span", "rollup.days"],
             "with this span a day would be a single bucket",
-            "set rollup.days and columns.enabled = false, or use a bucket.span of at most \"12h\"",
-        );
-    } else if let Some(day) = zone.misaligned(span) {
-        report.impossible(
-            &["rollup.zone", "bucket.span"],
-            format!(
-                "{} begins within a bucket in {}, and a bucket cannot belong to two days",
-                zone.date(day.start_ms),
-                zone.name()
-            ),
-            "use a bucket.span that divides the zone's offset from UTC, such as \"15m\" (only in a \
-             new store.database), or another zone",
-        );
+            "set rollup.days and columns.enabled = false, or use a bucket.span of at most \"12h\"";
+    }
+    if let Some(day) = zone.misaligned(span) {
+        impossible! { report;
+            !is_day => ["rollup.zone", "bucket.span"],
+                format!(
+                    "{} begins within a bucket in {}, and a bucket cannot belong to two days",
+                    zone.date(day.start_ms),
+                    zone.name()
+                ),
+                "use a bucket.span that divides the zone's offset from UTC, such as \"15m\" (only \
+                 in a new store.database), or another zone";
+        }
     }
     let hours = config.store.retention;
     let past = config.limits.past;
-    if let Some(hours) = hours.filter(|hours| *hours < past + ROLLUP_MARGIN) {
-        report.impossible(
-            &["store.retention", "limits.past", "rollup.days"],
-            format!(
-                "store.retention removes hours after {}, but limits.past accepts readings up to {} \
-                 old, and their days are computed from all hours of the day",
-                write_duration(hours),
-                write_duration(past)
-            ),
-            format!(
-                "set store.retention to at least {}, or decrease limits.past",
-                write_duration(past + ROLLUP_MARGIN)
-            ),
-        );
+    if let Some(hours) = hours {
+        impossible! { report;
+            hours < past + ROLLUP_MARGIN => ["store.retention", "limits.past", "rollup.days"],
+                format!(
+                    "store.retention removes hours after {}, but limits.past accepts readings up \
+                     to {} old, and their days are computed from all hours of the day",
+                    write_duration(hours),
+                    write_duration(past)
+                ),
+                format!(
+                    "set store.retention to at least {}, or decrease limits.past",
+                    write_duration(past + ROLLUP_MARGIN)
+                );
+        }
     }
     for (key, what, kept) in [
         ("rollup.retention", "days", rollup.retention),
         ("columns.retention", "columns", config.columns.retention),
     ] {
-        if let Some(kept) = kept.filter(|kept| hours.is_none_or(|hours| *kept < hours)) {
-            report.impossible(
-                &[key, "store.retention"],
+        let Some(kept) = kept else { continue };
+        impossible! { report;
+            hours.is_none_or(|hours| kept < hours) => [key, "store.retention"],
                 format!(
                     "{what} are removed after {}, before their hours",
                     write_duration(kept)
                 ),
-                format!(
-                    "set {key} to at least store.retention, or remove it to keep {what} forever"
-                ),
-            );
+                format!("set {key} to at least store.retention, or remove it to keep {what} forever");
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Checks the brokers and the topics of readings: combinations within one, and names of formats.
 
+use super::check::impossible;
 use super::formats::{FORMATS, SPARKPLUG};
 use super::mapping::{self, profiles};
 use super::mqtt::SESSION_EXPIRY;
@@ -67,13 +68,12 @@ pub(super) fn combinations(config: &Config, report: &mut Report) {
         let is_same = |other: &Mqtt| {
             other.url == broker.url && other.client_id == broker.client_id && !broker.url.is_empty()
         };
-        if config.mqtt[..i].iter().any(is_same) {
-            report.impossible(
-                &[&format!("{path}.client_id"), &format!("{path}.url")],
+        impossible! { report;
+            config.mqtt[..i].iter().any(is_same)
+                => [&format!("{path}.client_id"), &format!("{path}.url")],
                 "another [[mqtt]] has the same url and client_id, but a broker allows one \
                  connection per client_id",
-                "give each a different client_id, or put the subscriptions into one [[mqtt]]",
-            );
+                "give each a different client_id, or put the subscriptions into one [[mqtt]]";
         }
     }
     let topics = &config.listen.mqtt.topics;
@@ -96,12 +96,10 @@ fn routes(config: &Config, path: &str, routes: &[Subscription], way: Way, report
         check_format(config, &path, route, report);
         check_subscription(&path, route, way, report);
         let is_same = |other: &Subscription| other.filter == route.filter;
-        if !route.filter.is_empty() && routes[..i].iter().any(is_same) {
-            report.impossible(
-                &[&filter],
+        impossible! { report;
+            !route.filter.is_empty() && routes[..i].iter().any(is_same) => [&filter],
                 format!("the filter \"{}\" occurs twice", route.filter),
-                "remove one of the two",
-            );
+                "remove one of the two";
         }
     }
 }
@@ -131,13 +129,12 @@ fn check_format(config: &Config, path: &str, route: &Subscription, report: &mut 
     let names_sensor =
         |level: &Level<'_>| matches!(level, Level::Name("sensor_id") | Level::Names("sensor_id"));
     let needs_id = mapping.is_some_and(|mapping| mapping.never_names_a_sensor());
-    if needs_id && !template.iter().any(names_sensor) {
-        report.impossible(
-            &[&topic, &format, &format!("formats.{name}.id")],
+    impossible! { report;
+        needs_id && !template.iter().any(names_sensor)
+            => [&topic, &format, &format!("formats.{name}.id")],
             "no sensor id: the format has no `id` and no {sensor_id} in `topic` or `each`, nor has \
              the template",
-            "write a template such as \"gateway/{sensor_id}\", or give the format an `id`",
-        );
+            "write a template such as \"gateway/{sensor_id}\", or give the format an `id`";
     }
 }
 
@@ -149,19 +146,12 @@ fn check_subscription(path: &str, subscription: &Subscription, way: Way, report:
     let Ok(template) = parse_template(&subscription.topic) else {
         return;
     };
-    if subscription.format == "scalar" {
-        for name in ["sensor_id", "field"] {
-            if !template.contains(&Level::Name(name)) {
-                report.impossible(
-                    &[&topic, &format],
-                    format!(
-                        "a scalar payload carries no {name}, and the template has no \
-                        {{{name}}}"
-                    ),
-                    "write a template such as \"sensors/{sensor_id}/{field}\", or format = \
-                     \"json\"",
-                );
-            }
+    for name in ["sensor_id", "field"] {
+        impossible! { report;
+            subscription.format == "scalar" && !template.contains(&Level::Name(name))
+                => [&topic, &format],
+                format!("a scalar payload carries no {name}, and the template has no {{{name}}}"),
+                "write a template such as \"sensors/{sensor_id}/{field}\", or format = \"json\"";
         }
     }
     if subscription.format == SPARKPLUG {
@@ -181,86 +171,65 @@ fn check_subscription(path: &str, subscription: &Subscription, way: Way, report:
 fn check_sparkplug(path: &str, subscription: &Subscription, way: Way, report: &mut Report) {
     let filter = format!("{path}.filter");
     let format = format!("{path}.format");
-    if way == Way::Direct {
-        report.impossible(
-            &[&format],
+    let is_direct = way == Way::Direct;
+    let is_shared = subscription.is_shared();
+    let is_own = subscription.filter.starts_with("spBv1.0/");
+    impossible! { report;
+        is_direct => [&format],
             "Sparkplug B nodes subscribe to commands, and devices that connect directly cannot \
              subscribe",
-            "connect the nodes to a broker, and move this entry to [[mqtt.subscriptions]]",
-        );
-    } else if subscription.is_shared() {
-        report.impossible(
-            &[&format, &filter],
+            "connect the nodes to a broker, and move this entry to [[mqtt.subscriptions]]";
+        !is_direct && is_shared => [&format, &filter],
             "with a shared subscription, a node's births and its data could reach different \
              instances",
             "write filter = \"spBv1.0/#\", or give each instance the filters of some groups of \
-             nodes",
-        );
-    } else if !subscription.filter.starts_with("spBv1.0/") {
-        report.impossible(
-            &[&format, &filter],
+             nodes";
+        !is_direct && !is_shared && !is_own => [&format, &filter],
             "Sparkplug B topics begin with spBv1.0/",
-            "write filter = \"spBv1.0/#\", and remove topic or begin it with spBv1.0/",
-        );
+            "write filter = \"spBv1.0/#\", and remove topic or begin it with spBv1.0/";
     }
 }
 
 /// Reports impossible combinations within one broker's settings.
 fn check_broker(path: &str, mqtt: &Mqtt, report: &mut Report) {
     let key = |name: &str| format!("{path}.{name}");
-    if mqtt.subscriptions.is_empty() {
-        report.impossible(
-            &[&key("subscriptions"), path],
-            "the broker has no subscriptions, so it would send nothing",
-            "add [[mqtt.subscriptions]] below it, with filter, topic and format",
-        );
-    }
-    if mqtt.ca_file.is_some() && uri::check_broker(&mqtt.url) == Ok(false) {
-        report.impossible(
-            &[&key("ca_file"), &key("url")],
-            "the connection is not encrypted, so there is no certificate to check",
-            "write mqtts:// or wss:// in url, or remove ca_file",
-        );
-    }
+    let is_plain = uri::check_broker(&mqtt.url) == Ok(false);
+    let is_v4 = mqtt.protocol == MqttProtocol::V4;
+    let has_password = mqtt.password.is_some() || mqtt.password_file.is_some();
     check::check_pair(
         path,
         "a client certificate is",
         [&mqtt.cert_file, &mqtt.key_file],
         report,
     );
-    if mqtt.cert_file.is_some() && uri::check_broker(&mqtt.url) == Ok(false) {
-        report.impossible(
-            &[&key("cert_file"), &key("url")],
-            "the connection is not encrypted, so no client certificate can be presented",
-            "write mqtts:// or wss:// in url, or remove cert_file and key_file",
-        );
-    }
-    let with_tags = mqtt
-        .subscriptions
-        .iter()
-        .position(|s| !s.user_property_tags.is_empty());
-    if let Some(i) = with_tags.filter(|_| mqtt.protocol == MqttProtocol::V4) {
-        report.impossible(
-            &[
-                &key(&format!("subscriptions[{i}].user_property_tags")),
-                &key("protocol"),
-            ],
-            "MQTT 3.1.1 has no user properties",
-            "write protocol = 5, or remove it",
-        );
-    }
+    let mut subscriptions = mqtt.subscriptions.iter();
+    let with_tags = subscriptions.position(|s| !s.user_property_tags.is_empty());
+    let tags = format!(
+        "subscriptions[{}].user_property_tags",
+        with_tags.unwrap_or(0)
+    );
     if let Some(Err(error)) = mqtt.password_file.as_deref().map(read_secret) {
         report.bad(&key("password_file"), error.into());
     }
-    if (mqtt.password.is_some() || mqtt.password_file.is_some()) && mqtt.username.is_none() {
-        let keys = [&*key("username"), &key("password_file"), &key("password")];
-        report.impossible(&keys, "a password without a username", "set username too");
-    }
-    if mqtt.protocol == MqttProtocol::V4 && mqtt.session_expiry != SESSION_EXPIRY {
-        report.impossible(
-            &[&key("session_expiry"), &key("protocol")],
+    impossible! { report;
+        mqtt.subscriptions.is_empty() => [&key("subscriptions"), path],
+            "the broker has no subscriptions, so it would send nothing",
+            "add [[mqtt.subscriptions]] below it, with filter, topic and format";
+        is_plain && mqtt.ca_file.is_some() => [&key("ca_file"), &key("url")],
+            "the connection is not encrypted, so there is no certificate to check",
+            "write mqtts:// or wss:// in url, or remove ca_file";
+        is_plain && mqtt.cert_file.is_some() => [&key("cert_file"), &key("url")],
+            "the connection is not encrypted, so no client certificate can be presented",
+            "write mqtts:// or wss:// in url, or remove cert_file and key_file";
+        is_v4 && with_tags.is_some() => [&key(&tags), &key("protocol")],
+            "MQTT 3.1.1 has no user properties",
+            "write protocol = 5, or remove it";
+        has_password && mqtt.username.is_none()
+            => [&key("username"), &key("password_file"), &key("password")],
+            "a password without a username", "set username too";
+        is_v4 && mqtt.session_expiry != SESSION_EXPIRY
+            => [&key("session_expiry"), &key("protocol")],
             "MQTT 3.1.1 has no session expiry",
-            "remove the key and configure the expiry in the broker, or write protocol = 5",
-        );
+            "remove the key and configure the expiry in the broker, or write protocol = 5";
     }
 }

@@ -87,7 +87,8 @@ pub fn inspect(fs: &dyn Fs, dir: &Path) -> Result<Report, JournalError> {
             ..Report::default()
         });
     }
-    let known = checkpoint::read_newest(fs, dir).map_err(io_error("read the checkpoint in", dir))?;
+    let known =
+        checkpoint::read_newest(fs, dir).map_err(io_error("read the checkpoint in", dir))?;
     let found = list(fs, dir)?;
     let mut last_end = HEADER_BYTES;
     let mut report = Report {

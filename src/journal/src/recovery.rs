@@ -303,7 +303,8 @@ pub(super) fn recover(
     fs: &dyn Fs,
     dir: &Path,
 ) -> Result<(Recovered, CheckpointFile), JournalError> {
-    let checkpoint = checkpoint::read_newest(fs, dir).map_err(io_error("read the checkpoint in", dir))?;
+    let checkpoint =
+        checkpoint::read_newest(fs, dir).map_err(io_error("read the checkpoint in", dir))?;
     let known = checkpoint.unwrap_or_default();
     let found = list(fs, dir)?;
     let headers = verified_headers(dir, &found)?;

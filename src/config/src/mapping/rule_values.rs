@@ -81,14 +81,8 @@ pub(super) fn times(node: &Node) -> Result<Vec<TimeSource>, Bad> {
     let read = |item: &Node| match &item.value {
         Raw::Table(_) => {
             let mut table = Table::from_node(item, advice)?;
-            let at = table
-                .get("at")
-                .ok_or_else(|| Bad::new("`at` is missing", advice))?;
-            let source = source(text(at, SOURCE)?)?;
-            let unit = table
-                .get("unit")
-                .map(|node| chosen(node, TimeUnit::NAMES))
-                .transpose()?;
+            let source = table.required("at", |at| source(text(at, SOURCE)?))?;
+            let unit = table.optional("unit", |node| chosen(node, TimeUnit::NAMES))?;
             table.end().map(|()| TimeSource { source, unit })
         }
         _ => Ok(TimeSource {
@@ -109,9 +103,13 @@ pub(super) fn separator(node: &Node) -> Result<String, Bad> {
     }
 }
 
+fn places(node: &Node) -> Result<Vec<Place>, Bad> {
+    parsed(node, PLACE, Place::parse)
+}
+
 pub(super) fn values(node: &Node) -> Result<Values, Bad> {
     let Raw::Table(entries) = &node.value else {
-        return parsed(node, PLACE, Place::parse).map(Values::At);
+        return places(node).map(Values::At);
     };
     if entries.is_empty() || entries.len() > LIST_MAX {
         return Err(Bad::new(
@@ -119,13 +117,9 @@ pub(super) fn values(node: &Node) -> Result<Values, Bad> {
             format!("write 1 to {LIST_MAX}"),
         ));
     }
-    let read =
-        |(name, node): (&String, &Node)| Ok((name.clone(), parsed(node, PLACE, Place::parse)?));
-    entries
-        .iter()
-        .map(read)
-        .collect::<Result<_, Bad>>()
-        .map(Values::Named)
+    let read = |(name, node): (&String, &Node)| Ok((name.clone(), places(node)?));
+    let named = entries.iter().map(read).collect::<Result<_, Bad>>();
+    named.map(Values::Named)
 }
 
 pub(super) fn also(node: &Node) -> Result<Vec<(String, Vec<Place>)>, Bad> {
@@ -191,34 +185,17 @@ pub(super) fn conditions(node: &Node) -> Result<Vec<Condition>, Bad> {
 
 fn condition(node: &Node) -> Result<Condition, Bad> {
     let mut table = Table::from_node(node, CONDITION)?;
-    let at = table
-        .get("at")
-        .ok_or_else(|| Bad::new("`at` is missing", CONDITION))?;
     let kinds = |node: &Node| {
-        items(node, CONDITION)?
-            .into_iter()
-            .map(|item| chosen(item, Kind::NAMES))
-            .collect()
+        let items = items(node, CONDITION)?.into_iter();
+        items.map(|item| chosen(item, Kind::NAMES)).collect()
     };
     let condition = Condition {
-        at: parsed(at, PLACE, Place::parse)?,
-        there: table.get("there").map(read_flag).transpose()?,
-        is: table
-            .get("is")
-            .map(scalars)
-            .transpose()?
-            .unwrap_or_default(),
-        not: table
-            .get("not")
-            .map(scalars)
-            .transpose()?
-            .unwrap_or_default(),
-        kinds: table
-            .get("kind")
-            .map(kinds)
-            .transpose()?
-            .unwrap_or_default(),
-        empty: table.get("empty").map(read_flag).transpose()?,
+        at: table.required("at", places)?,
+        there: table.optional("there", read_flag)?,
+        is: table.optional("is", scalars)?.unwrap_or_default(),
+        not: table.optional("not", scalars)?.unwrap_or_default(),
+        kinds: table.optional("kind", kinds)?.unwrap_or_default(),
+        empty: table.optional("empty", read_flag)?,
     };
     table.end()?;
     let needs_value =
@@ -244,41 +221,17 @@ pub(super) fn fields(node: &Node) -> Result<Vec<FieldRule>, Bad> {
 
 fn field(node: &Node) -> Result<FieldRule, Bad> {
     let mut table = Table::from_node(node, FIELDS)?;
-    let matches = table
-        .get("match")
-        .ok_or_else(|| Bad::new("`match` is missing", FIELDS))?;
+    let rename = |node: &Node| text(node, FIELDS).map(str::to_owned);
     let rule = FieldRule {
-        matches: parsed(matches, GLOB, Glob::parse)?,
-        rename: table
-            .get("rename")
-            .map(|node| text(node, FIELDS).map(str::to_owned))
-            .transpose()?,
-        kind: table
-            .get("type")
-            .map(|node| chosen(node, Type::NAMES))
-            .transpose()?,
-        words: table
-            .get("words")
-            .map(words)
-            .transpose()?
-            .unwrap_or_default(),
-        none: table
-            .get("none")
-            .map(scalars)
-            .transpose()?
-            .unwrap_or_default(),
-        scale: table.get("scale").map(number).transpose()?,
-        offset: table.get("offset").map(number).transpose()?,
-        tag: table
-            .get("tag")
-            .map(read_flag)
-            .transpose()?
-            .unwrap_or(false),
-        unless: table
-            .get("unless")
-            .map(|node| parsed(node, PLACE, Place::parse))
-            .transpose()?
-            .unwrap_or_default(),
+        matches: table.required("match", |node| parsed(node, GLOB, Glob::parse))?,
+        rename: table.optional("rename", rename)?,
+        kind: table.optional("type", |node| chosen(node, Type::NAMES))?,
+        words: table.optional("words", words)?.unwrap_or_default(),
+        none: table.optional("none", scalars)?.unwrap_or_default(),
+        scale: table.optional("scale", number)?,
+        offset: table.optional("offset", number)?,
+        tag: table.optional("tag", read_flag)?.unwrap_or(false),
+        unless: table.optional("unless", places)?.unwrap_or_default(),
     };
     table.end()?;
     if rule.rename.as_ref().is_some_and(|to| to.contains('*'))
@@ -307,10 +260,8 @@ fn words(node: &Node) -> Result<Vec<(String, Scalar)>, Bad> {
         return Err(Bad::new(format!("more than {LIST_MAX} words"), advice));
     }
     let read = |(word, node): (&String, &Node)| {
-        Ok((
-            word.clone(),
-            scalar(node).ok_or_else(|| wrong(node, advice))?,
-        ))
+        let value = scalar(node).ok_or_else(|| wrong(node, advice))?;
+        Ok((word.clone(), value))
     };
     entries.iter().map(read).collect()
 }
@@ -334,18 +285,28 @@ impl<'n> Table<'n> {
         }
     }
 
-    fn get(&mut self, key: &'static str) -> Option<&'n Node> {
+    fn optional<T>(
+        &mut self,
+        key: &'static str,
+        read: impl FnOnce(&'n Node) -> Result<T, Bad>,
+    ) -> Result<Option<T>, Bad> {
         self.taken.push(key);
-        self.entries.get(key)
+        self.entries.get(key).map(read).transpose()
+    }
+
+    fn required<T>(
+        &mut self,
+        key: &'static str,
+        read: impl FnOnce(&'n Node) -> Result<T, Bad>,
+    ) -> Result<T, Bad> {
+        let found = self.optional(key, read)?;
+        found.ok_or_else(|| Bad::new(format!("`{key}` is missing"), self.advice))
     }
 
     /// Reports unknown keys. Call it after every key has been read.
     fn end(self) -> Result<(), Bad> {
-        match self
-            .entries
-            .keys()
-            .find(|key| !self.taken.contains(&key.as_str()))
-        {
+        let is_unknown = |key: &&String| !self.taken.contains(&key.as_str());
+        match self.entries.keys().find(is_unknown) {
             Some(key) => Err(Bad::new(format!("unknown key `{key}`"), self.advice)),
             None => Ok(()),
         }

@@ -179,12 +179,10 @@ fn keys_of_the_format_hold_for_its_rules() {
     );
     assert_eq!(
         first.time.iter().map(|t| t.unit).collect::<Vec<_>>(),
-        [Some(TimeUnit::S), Some(TimeUnit::Ms)]
+        [None, Some(TimeUnit::Ms)]
     );
-    assert_eq!(
-        second.time.iter().map(|t| t.unit).collect::<Vec<_>>(),
-        [Some(TimeUnit::S)]
-    );
+    let units = (first.time_unit, second.time_unit);
+    assert_eq!(units, (Some(TimeUnit::S), Some(TimeUnit::S)));
     assert!(mapping.has_topics() && second.topics.is_empty());
 }
 

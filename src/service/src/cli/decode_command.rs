@@ -191,7 +191,11 @@ mod tests {
             )
             .unwrap();
             assert_eq!(printed, DecodeOutput::default(), "{format} {payload}");
-            nothing(request, payload.as_bytes(), &Decode::from_config(&Config::default()))
+            nothing(
+                request,
+                payload.as_bytes(),
+                &Decode::from_config(&Config::default()),
+            )
         };
         let skipped = why(
             "zigbee2mqtt",

@@ -176,9 +176,15 @@ fn a_wrong_format_or_template_is_an_error() {
             template,
             ..DecodeRequest::default()
         };
-        run(request, b"1", &mut out, &Decode::from_config(&Config::default()), 0)
-            .unwrap_err()
-            .to_string()
+        run(
+            request,
+            b"1",
+            &mut out,
+            &Decode::from_config(&Config::default()),
+            0,
+        )
+        .unwrap_err()
+        .to_string()
     };
     let unknown = error("yaml", None);
     assert!(

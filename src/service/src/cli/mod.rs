@@ -34,7 +34,8 @@ use clap::{CommandFactory, Parser, Subcommand};
 use tokio::runtime::Runtime;
 
 use output::{
-    CONFIG_UNUSABLE, MAINTENANCE_FAILED, StandardOutput, ended, fail, maintenance_failed, print_line,
+    CONFIG_UNUSABLE, MAINTENANCE_FAILED, StandardOutput, ended, fail, maintenance_failed,
+    print_line,
 };
 
 use config::Config;
@@ -224,12 +225,10 @@ fn run_command(arguments: Arguments, on_idle: fn()) -> ExitCode {
             Err(errors) => fail(errors),
         },
         Command::Tokens { command } => tokens::run(command, arguments.config.as_deref()),
-        Command::Completions { shell } => {
-            match print_completions(*shell) {
-                Ok(()) => ExitCode::SUCCESS,
-                Err(error) => fail(error),
-            }
-        }
+        Command::Completions { shell } => match print_completions(*shell) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => fail(error),
+        },
         Command::ConfigReference => {
             print_line(config::reference().trim_end());
             ExitCode::SUCCESS

@@ -13,10 +13,7 @@ const EDGE_MEASUREMENTS: usize = 1000;
 ///
 /// # Errors
 /// Those of the store.
-pub async fn summaries(
-    store: &dyn Store,
-    q: &SummaryQuery,
-) -> Result<SummaryResults, StoreError> {
+pub async fn summaries(store: &dyn Store, q: &SummaryQuery) -> Result<SummaryResults, StoreError> {
     let mut found = SummaryResults::default();
     for sensor_id in &q.sensor_ids {
         let mut query = PageQuery {
@@ -33,7 +30,9 @@ pub async fn summaries(
                 start,
             };
             let pages = results.pages.into_iter();
-            found.pages.extend(pages.map(|(start, page)| (key(start), page)));
+            found
+                .pages
+                .extend(pages.map(|(start, page)| (key(start), page)));
             query.after = results.next;
             if query.after.is_none() {
                 break;

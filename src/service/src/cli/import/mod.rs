@@ -299,7 +299,12 @@ impl<'a> Run<'a> {
     }
 
     /// Without a state.
-    fn from_start(options: &'a Import, client: &'a Client, input: Input, format: String) -> Run<'a> {
+    fn from_start(
+        options: &'a Import,
+        client: &'a Client,
+        input: Input,
+        format: String,
+    ) -> Run<'a> {
         let progress = Progress::new(Path::new("standard input"), None);
         Run {
             options,
