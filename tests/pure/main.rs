@@ -8,12 +8,10 @@ mod support {
 
 mod accumulate_props;
 mod acknowledgements;
-mod binary_props;
 mod blocked_shard;
 mod catalog_writes;
 mod command_line;
 mod config;
-mod decode_props;
 mod deploy;
 mod fuzz_corpus;
 mod journal;

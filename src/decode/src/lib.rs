@@ -21,8 +21,12 @@
 #[cfg(test)]
 mod bad_input_tests;
 mod binary;
+#[cfg(test)]
+mod binary_props;
 mod context;
 mod decimal;
+#[cfg(test)]
+mod decode_props;
 mod decoder;
 mod elements;
 #[cfg(test)]

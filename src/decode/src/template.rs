@@ -9,7 +9,7 @@
 //!
 //! If anything differs (another key, an escape, other white space, a value in an unusual notation),
 //! the template does not match, and the reading is decoded in full. So a template never rejects a
-//! reading, and its readings are exactly the decoder's result: `tests/pure/decode_props`
+//! reading, and its readings are exactly the decoder's result: `decode_props`
 //! compares the two.
 //!
 //! A gateway with two kinds of devices sends two kinds of lines, often alternating. So a few

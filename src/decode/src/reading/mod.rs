@@ -37,7 +37,7 @@
 //! at most [`KEYS_MAX`] keys.
 //!
 //! **Differences between the encodings** are those of their syntax, and a property test knows them
-//! (`tests/pure/binary_props`). In JSON the whole reading is rejected if any text in it is not
+//! (`binary_props`). In JSON the whole reading is rejected if any text in it is not
 //! UTF-8 or any literal is not JSON, such as `NaN`, because its parser finds that; in CBOR and
 //! MessagePack an ignored value may be anything. Only JSON has integers without a limit, so only
 //! there a tag can have one of more than 127 bits. And only in JSON a literal beyond the range of a

@@ -1,6 +1,6 @@
 //! Properties of line protocol: readings are unchanged, and damage invents none.
 
-use decode::{Format, Rejects};
+use crate::{Format, Rejects};
 use model::{Reading, Value};
 use proptest::prelude::*;
 

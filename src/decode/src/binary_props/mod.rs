@@ -1,15 +1,13 @@
 //! Properties of the binary formats and of SenML: nothing panics, every element becomes one reading
 //! or one reject, and equal contents give equal readings in every format.
-// Clippy does not recognize the helpers of a test program as test code.
-#![allow(clippy::unwrap_used)]
 
 mod contents;
 
 use std::time::Duration;
 
+use crate::sparkplug::Sparkplug;
+use crate::{Context, Format, Reject, RejectReason, Rejects, TsUnit, decode};
 use config::Limits;
-use decode::sparkplug::Sparkplug;
-use decode::{Context, Format, Reject, RejectReason, Rejects, TsUnit, decode};
 use model::{BatchBuilder, Reading, ReadingBatch};
 use proptest::prelude::*;
 

@@ -1,15 +1,13 @@
 //! Properties of the decoder: nothing panics, every element becomes one reading or one reject,
 //! valid readings are unchanged, and the way in which readings are concatenated does not matter.
-// Clippy does not recognize the helpers of a test program as test code.
-#![allow(clippy::unwrap_used)]
 
 mod json;
 mod line_protocol;
 
 use std::time::Duration;
 
+use crate::{Context, Format, Rejects, decode};
 use config::Limits;
-use decode::{Context, Format, Rejects, decode};
 use model::{BatchBuilder, Reading, Value};
 use proptest::prelude::*;
 

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use decode::{Format, RejectReason};
+use crate::{Format, RejectReason};
 use model::{Reading, Value};
 use proptest::prelude::*;
 
