@@ -92,42 +92,6 @@ async fn a_quarter_of_a_million_names_are_recomputed() {
     );
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_document_of_16_mb_from_an_earlier_version_continues_on_further_pages() {
-    let (store, db) = mongo("wide_legacy", config::StoreMode::Timeseries).await;
-    let buckets = db.collection::<Document>("sensor_buckets");
-    assert_eq!(
-        write(
-            &store,
-            statement(StorageMode::TimeSeries, 0, CREATE, false, wide(0..1))
-        )
-        .await,
-        DONE(1)
-    );
-    // 16 MiB minus five bytes: not even `has_overflow` fits.
-    let mut page = buckets.find_one(page_of(0)).await.unwrap().unwrap();
-    let field = doc! { "min": 1i64, "max": 1i64, "sum": 1i64, "count": 1 };
-    page.insert(
-        "summary",
-        (0..90_600)
-            .map(|n| (name(n), Bson::from(field.clone())))
-            .collect::<Document>(),
-    );
-    page.insert("tags", doc! { "pad": "" });
-    let left = (16 << 20) - 5 - page.to_vec().unwrap().len();
-    page.insert("tags", doc! { "pad": "x".repeat(left) });
-    buckets.delete_one(page_of(0)).await.unwrap();
-    buckets.insert_one(page).await.unwrap();
-    assert!(load(&store, None, false).await.pages[0].summary_bytes > 16_700_000);
-    let more = statement(StorageMode::TimeSeries, 0, AFTER(1), false, wide(1..100));
-    assert_eq!(write(&store, more).await, PageWriteResult::SummaryConflict);
-    load(&store, None, true).await;
-    stored::exactly_once(
-        &stored::readings(&Mongod::shared().uri(), db.name()),
-        sent("wide", 0..100),
-    );
-}
-
 /// A document in time-series mode with these fields, written by the test.
 fn document(sensor: &str, page: i32, fields: std::ops::Range<i64>, sealed: bool) -> Document {
     let start = DateTime::from_millis(START.0);

@@ -81,7 +81,7 @@ fn exposed_secret(key: &str, path: &Path) -> Option<String> {
 
 impl Config {
     /// One sentence if other users can read files of the journal. They are created for their owner
-    /// only; those of older versions keep their mode. Access of a group counts as intended, for
+    /// only; a copy may have another mode. Access of a group counts as intended, for
     /// example for backups.
     pub fn exposed_journal(&self) -> Option<String> {
         const READ: u32 = 0o004;
