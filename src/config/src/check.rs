@@ -213,9 +213,6 @@ fn sizes(config: &Config, report: &mut Report) {
             => ["limits.bucket_fields_max", "limits.fields_max"],
             "a single reading could have more fields than its whole bucket may have",
             "set limits.bucket_fields_max to at least limits.fields_max";
-        flush.backoff_min > flush.backoff_max => ["flush.backoff_min", "flush.backoff_max"],
-            "the first wait is longer than the longest one",
-            "set flush.backoff_min to at most flush.backoff_max";
         flush.commands_max > store.pool_max as usize => ["flush.commands_max", "store.pool_max"],
             format!(
                 "{} concurrent commands need more than {} connections",

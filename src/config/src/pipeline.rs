@@ -28,9 +28,8 @@ settings! {
         /// When a sender is acknowledged: "journal" (after the journal's fdatasync), or "stored"
         /// (after MongoDB's majority write, without a journal).
         ack: AckMode = AckMode::Journal, choice(AckMode::NAMES);
-        /// Batches that may wait for the next stage, 1 to 1000000, and their bytes, 1MiB to 2GiB.
-        /// At the limit, senders wait.
-        queue_max: usize = 1024, count(1..=1_000_000);
+        /// Bytes of the batches that may wait for the next stage, 1MiB to 2GiB. At the limit, or at
+        /// 1024 batches, senders wait.
         // Admission counts its bytes in 32 bit.
         queue_max_bytes: u64 = 64 * MIB, size(MIB..=2 * GIB);
         /// A tag that records who sent a reading: the id of the sender's token. It replaces a tag
@@ -152,9 +151,6 @@ settings! {
         commands_max: usize = 4, count(1..=256);
         command_max_bytes: u64 = 12 * MIB, size(64 * KIB..=COMMAND_MAX_BYTES);
         command_max_statements: usize = 5000, count(1..=5000);
-        /// The first and the longest wait before a failed command is retried.
-        backoff_min: Duration = 50 * MS, duration(MS..=10 * MINUTE);
-        backoff_max: Duration = 5 * SECOND, duration(MS..=HOUR);
         /// A bucket (one sensor's hour) that keeps failing while MongoDB answers for others is
         /// retried alone and named in /readyz. After this time, or once such buckets alone fill the
         /// memory, its readings become dead letters with the reason `quarantined`, which can be

@@ -33,12 +33,6 @@ fn conflicting_settings_are_refused() {
         ),
         (
             "max_age = \"15s\"",
-            "backoff_min = \"6s\"",
-            "flush.backoff_min",
-            "backoff_max",
-        ),
-        (
-            "max_age = \"15s\"",
             "commands_max = 17",
             "flush.commands_max",
             "store.pool_max",

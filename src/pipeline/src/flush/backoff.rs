@@ -3,13 +3,23 @@
 
 use std::time::Duration;
 
-/// The bounds, from `flush.backoff_min` and `flush.backoff_max`.
+/// The bounds.
 #[derive(Debug, Clone, Copy)]
 pub struct Backoff {
     /// The first wait.
     pub min: Duration,
     /// The longest wait.
     pub max: Duration,
+}
+
+impl Default for Backoff {
+    /// Short enough that a lost connection is not noticed, and long enough for a server that is away.
+    fn default() -> Backoff {
+        Backoff {
+            min: Duration::from_millis(50),
+            max: Duration::from_secs(5),
+        }
+    }
 }
 
 impl Backoff {
@@ -30,10 +40,7 @@ mod tests {
 
     #[test]
     fn doubles_up_to_the_limit() {
-        let backoff = Backoff {
-            min: Duration::from_millis(50),
-            max: Duration::from_secs(5),
-        };
+        let backoff = Backoff::default();
         for (failures, jitter, ms) in [
             (1, 1.0, 50),
             (1, 0.0, 25),

@@ -17,6 +17,9 @@ use pipeline::flush::backoff::Backoff;
 use query::admin::Health;
 use store::Store;
 
+/// Batches that may wait at admission, besides `ingest.queue_max_bytes`.
+const BATCHES_MAX: usize = 1024;
+
 /// The dependencies that the parts of the start share.
 pub(super) struct ServiceContext {
     pub(super) config: Config,
@@ -42,14 +45,11 @@ impl ServiceContext {
         let failure_signal = FailureSignal::new(admission_control.clone());
         let health = Arc::new(Health::new(config.ingest.ack));
         let on_store = on_store(health.clone(), clock.clone());
-        let flusher = Flusher::new(store, backoff(&config), config.bucket.span, on_store)
+        let flusher = Flusher::new(store, Backoff::default(), config.bucket.span, on_store)
             .with_ages(config.flush.max_age, config.flush.max_age_busy);
         let bytes_max = u32::try_from(config.ingest.queue_max_bytes).unwrap_or(u32::MAX);
-        let (admission, ingest_batches) = admission_channel(
-            config.ingest.queue_max,
-            bytes_max,
-            admission_control.clone(),
-        );
+        let (admission, ingest_batches) =
+            admission_channel(BATCHES_MAX, bytes_max, admission_control.clone());
         let admission = admission.counting_fields(FieldLimiter::new(config.bucket.span));
         let admission = match config.ingest.ack {
             AckMode::Journal => {
@@ -102,13 +102,6 @@ impl ServiceContext {
                 failure_signal.fail(format!("task {name} panicked: {text}"));
             }
         }
-    }
-}
-
-pub(super) fn backoff(config: &Config) -> Backoff {
-    Backoff {
-        min: config.flush.backoff_min,
-        max: config.flush.backoff_max,
     }
 }
 

@@ -2,7 +2,7 @@
 //! of start and end.
 //!
 //! ```text
-//!  http ──┐ Admission (ingest.queue_max ingest batches, queue_max_bytes)
+//!  http ──┐ Admission (1024 ingest batches, ingest.queue_max_bytes)
 //!  listen ┤
 //!  mqtt ──┴──> journal ──Follower──> router ──ShardBatch (4 a shard)──> shards ──permits (flush.commands_max)──> store
 //!         └───────────(ack = "stored")──┘  └──> dead letters    └──> latest (4 batches a shard) ───────────┘

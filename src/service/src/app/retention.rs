@@ -22,12 +22,13 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::context::{ServiceContext, backoff};
+use super::context::ServiceContext;
 use super::stages::Unstored;
 use super::weighting;
 use config::AckMode;
 use model::{BucketKey, Span, Zone};
 use pipeline::accumulate::ANSWERS_WITHIN;
+use pipeline::flush::backoff::Backoff;
 use store::days::SensorDay;
 use store::retention::{MARGIN, RemovedReadings, ms};
 use store::tier::{RemovedDay, remove_day};
@@ -240,7 +241,7 @@ impl ServiceContext {
                     failures += 1;
                     metrics::readings_removal_errors_total(1);
                     tokio::time::sleep(
-                        backoff(&self.config)
+                        Backoff::default()
                             .wait(failures, fastrand::f64())
                             .max(REST_MIN),
                     )

@@ -9,10 +9,11 @@ use columns::{Line, Weighting};
 use tokio::task::JoinHandle;
 
 use super::StartError;
-use super::context::{ServiceContext, backoff};
+use super::context::ServiceContext;
 use config::AckMode;
 use journal::fs::{Fs, RealFs};
 use model::Zone;
+use pipeline::flush::backoff::Backoff;
 use pipeline::rollup::state::RollupSettings;
 use pipeline::rollup::{DayKinds, RollupGauges, RollupHandle, RollupTask, RollupView, recovery};
 use pipeline::route::shard_of;
@@ -99,7 +100,7 @@ impl ServiceContext {
             settings,
             self.day_kinds(),
             flusher,
-            backoff(config),
+            Backoff::default(),
             clock,
             gauges.clone(),
         );

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::task::JoinHandle;
 
 use super::StartError;
-use super::context::{ServiceContext, backoff};
+use super::context::ServiceContext;
 use super::rollup::Rollups;
 use config::{AckMode, Config, Decoding, Live};
 use journal::admission::IngestReceiver;
@@ -19,6 +19,7 @@ use pipeline::accumulate::{PageLimits, QueryHandle, ShardHandle};
 use pipeline::accumulate::{ShardGauges, ShardTask};
 use pipeline::dead_letters::DeadLetters;
 use pipeline::enrich::{Enrichment, Registry};
+use pipeline::flush::backoff::Backoff;
 use pipeline::flush::due::DuePolicy;
 use pipeline::latest::state::LatestSettings;
 use pipeline::latest::{LatestGauges, LatestHandle, LatestTask};
@@ -204,7 +205,7 @@ impl ServiceContext {
             settings,
             hold_acks,
             flusher,
-            backoff(config),
+            Backoff::default(),
             clock,
             gauges.clone(),
         );
@@ -300,6 +301,6 @@ fn shard_settings(config: &Config, n: usize) -> ShardSettings {
         dedup_keys_max: SEEN_MAX,
         quarantine_after_ms: ms(config.flush.quarantine_after),
         arrival_step_ms: arrival_step_ms(config.sensors.silent_after),
-        backoff: backoff(config),
+        backoff: Backoff::default(),
     }
 }

@@ -297,7 +297,6 @@ impl ProgressReport {
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    use super::super::context::backoff;
     use super::super::on_store::on_store;
     use super::*;
     use crate::shutdown::FailureSignal;
@@ -307,6 +306,7 @@ mod tests {
     use model::ack::Ack;
     use model::{Clock, DeadLetter, ReadingBatch, SystemClock};
     use pipeline::flush::Flusher;
+    use pipeline::flush::backoff::Backoff;
     use query::admin::Health;
     use testkit::memory_fs::MemFs;
     use testkit::memory_store::{Fault, MemoryStore};
@@ -336,7 +336,7 @@ mod tests {
         let context = Arc::new(ServiceContext {
             flusher: Flusher::new(
                 store.clone(),
-                backoff(&config),
+                Backoff::default(),
                 config.bucket.span,
                 on_store,
             ),
