@@ -230,10 +230,12 @@ def traffic(board):
     )
     board.graph(
         "Stored otherwise than sent",
-        "Readings with the time of receipt in place of their own, members that are not stored, and messages without a payload.",
+        "Readings with the time of receipt in place of their own, members that are not stored, values outside of a range, and "
+        "messages without a payload.",
         [
             (rate("hourbucket_readings_retimed_total", "source"), "{{instance}} {{source}} retimed"),
             (rate("hourbucket_values_left_out_total", "source"), "{{instance}} {{source}} left out"),
+            (rate("hourbucket_values_out_of_range_total", "fields, action"), "{{instance}} {{fields}} out of range, {{action}}"),
             (rate("hourbucket_messages_empty_total", "source"), "{{instance}} {{source}} empty"),
         ],
         "cps",

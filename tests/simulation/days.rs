@@ -10,7 +10,8 @@ use store::columns::{
     ColumnStore, ColumnsQuery, DayColumns, OfSensors, StoredColumns, StoredHours, bounds,
 };
 use store::days::{
-    DayMark, DayQuery, DayStore, DaySummary, DayWritten, DaysQuery, DaysResults, MarkQuery, SensorDay,
+    DayMark, DayQuery, DayStore, DaySummary, DayWritten, DaysQuery, DaysResults, MarkQuery,
+    SensorDay,
 };
 use store::{BoxFuture, StoreError};
 use testkit::memory_store::{Pages, one_by_one};

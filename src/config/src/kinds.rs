@@ -14,6 +14,7 @@ use serde_json::{Value as Json, json};
 use toml::Value as Toml;
 
 use super::declare::{How, Key, Value, Visitor};
+use super::mapping::Fraction;
 use super::reader::{Bad, one_of, out_of_range, wrong};
 use super::tree::Node;
 use super::units::{parse_duration, parse_size, write_duration, write_size};
@@ -311,6 +312,21 @@ pub(crate) fn duration(range: RangeInclusive<Duration>) -> Kind<Duration> {
     .schema(json!({ "type": "string", "pattern": pattern }))
 }
 
+/// A number, whole or not.
+pub(crate) fn decimal() -> Kind<Fraction> {
+    let schema = json!({ "type": "number" });
+    let write = |number: &Fraction| match number.0 {
+        n if n == n.trunc() && n.abs() < 1e15 => Toml::Integer(n as i64),
+        n => Toml::Float(n),
+    };
+    Kind::unwritten("number", schema, read_number).written(write)
+}
+
+pub(crate) fn read_number(node: &Node) -> Result<Fraction, Bad> {
+    let found = node.number().filter(|n| n.is_finite()).map(Fraction);
+    found.ok_or_else(|| wrong(node, "write a number such as 0.1 or -40"))
+}
+
 /// A text that may be empty.
 pub(crate) fn any_text() -> Kind<String> {
     Kind::new("text", |node| {
@@ -445,9 +461,23 @@ pub(crate) fn texts(
 
 /// Patterns on sensor ids, in which `{id}` stands for the identity of a sender.
 pub(crate) fn patterns() -> Kind<Vec<String>> {
-    Kind::new("list of patterns on sensor ids", |node| {
-        let advice = "write a list of patterns on sensor ids, such as [\"{id}\", \"{id}-*\"]; [] \
-            allows none";
+    let advice = "write a list of patterns on sensor ids, such as [\"{id}\", \"{id}-*\"]; [] \
+        allows none";
+    patterns_on("list of patterns on sensor ids", advice)
+}
+
+/// Patterns on the names of sensors or fields, at least one.
+pub(crate) fn name_patterns(text: &'static str) -> Kind<Vec<String>> {
+    let advice = "write a list of patterns such as [\"temp*\"]; * matches anything";
+    let Kind { read, .. } = patterns_on(text, advice);
+    Kind::new(text, move |node| match read(node)? {
+        list if list.is_empty() => Err(Bad::new("empty", advice)),
+        list => Ok(list),
+    })
+}
+
+fn patterns_on(text: &'static str, advice: &'static str) -> Kind<Vec<String>> {
+    Kind::new(text, move |node| {
         let texts = node.texts().ok_or_else(|| wrong(node, advice))?;
         SensorPatterns::parse(texts.iter().map(String::as_str))
             .map_err(|problem| Bad::new(problem, advice))?;

@@ -42,6 +42,7 @@ mod permissions;
 mod pipeline;
 mod ports;
 mod proxies;
+mod ranges;
 mod reader;
 mod reference;
 pub mod reload;
@@ -72,6 +73,7 @@ pub use ports::{Admin, ClientAuth, Connections, Http, HttpTimes, Listen, ListenM
 pub use ports::{Tls, TlsVersion};
 pub use proxies::is_loopback;
 pub use proxies::{Network, Proxies, ProxyHeader};
+pub use ranges::Range;
 pub use reader::SecretFileError;
 pub use reference::reference;
 pub use secret::Secret;
@@ -85,6 +87,7 @@ use std::time::Duration;
 
 use declare::{Formats, Section, Sections, settings};
 use mapping::Mapping;
+use model::ranges::Ranges;
 use mqtt::BROKER;
 
 settings! {
@@ -109,6 +112,7 @@ settings! {
         sensors: Sensors = Sensors::default(), Section;
         enrich: Enrich = Enrich::default(), Section;
         limits: Limits = Limits::default(), Section;
+        ranges: Vec<Range> = vec![], Sections { new: Range::default, without: &[] };
         line: Line = Line::default(), Section;
         native: Native = Native::default(), Section;
         scalar: ScalarFormat = ScalarFormat::default(), Section;
@@ -133,6 +137,8 @@ pub struct Decoding {
     /// How old a reading of an import may be: `limits.import_past`, or less if it would soon be
     /// removed.
     pub import_past: Duration,
+    /// `[[ranges]]`
+    pub ranges: Ranges,
     /// `[line]`
     pub line: Line,
     /// `[formats.NAME]`
@@ -172,6 +178,7 @@ impl Config {
         Decoding {
             limits: self.limits.clone(),
             import_past: self.import_past(),
+            ranges: self.ranges.iter().filter_map(Range::rule).collect(),
             line: self.line.clone(),
             native: self.native.clone(),
             scalar: self.scalar,

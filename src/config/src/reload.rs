@@ -126,7 +126,9 @@ pub fn taken_over(old: &Config, new: &Config) -> Config {
             value.set(&**new);
         }
     });
+    // A reload can add or remove elements of these.
     config.formats.clone_from(&new.formats);
+    config.ranges.clone_from(&new.ranges);
     config
 }
 

@@ -76,9 +76,10 @@ pub(super) fn variable_of(key: &str) -> Option<String> {
     let key = key
         .replace("mqtt.subscriptions.", "mqtt.subscriptions.0.")
         .replace("mqtt.topics.", "mqtt.topics.0.");
-    let key = key
-        .strip_prefix("mqtt.")
-        .map_or(key.clone(), |rest| format!("mqtt.0.{rest}"));
+    let key = match key.split_once('.') {
+        Some((list @ ("mqtt" | "ranges"), rest)) => format!("{list}.0.{rest}"),
+        _ => key,
+    };
     Some(variable(&key))
 }
 

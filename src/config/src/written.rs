@@ -173,6 +173,7 @@ fn faults(schema: &Json, value: &Json, at: &str) -> Vec<String> {
                 let is_type = |kind: &Json| match kind.as_str().unwrap() {
                     "string" => value.is_string(),
                     "integer" => value.is_i64() || value.is_u64(),
+                    "number" => value.is_number(),
                     "boolean" => value.is_boolean(),
                     "array" => value.is_array(),
                     "object" => value.is_object(),

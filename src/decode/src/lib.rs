@@ -63,7 +63,7 @@ pub use decoder::{Decoder, Formats, UnknownFormat};
 pub use line::quote_lines;
 pub use padding::unpadded;
 pub use reasons::RejectReason;
-pub use rejects::{HINTS_MAX, KEPT_MAX, LeftOut, Reject, Rejects};
+pub use rejects::{HINTS_MAX, KEPT_MAX, LeftOut, OutOfRange, Reject, Rejects};
 pub use scalar::bare_value_as_json;
 pub use token::stands_for_number;
 pub use topic::{Captured, TopicError, TopicTemplate, filter_matches};

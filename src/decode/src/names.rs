@@ -187,6 +187,7 @@ pub(super) fn commit(
             "the tags are too long together with the one \
                 that names the sender",
         ),
+        BuildError::OutOfRange => Fault::new(RejectReason::OutOfRange, out.refuse_out_of_range()),
         BuildError::BatchFull { bytes_max } => batch_full(bytes_max),
         // Values are added one by one, so these errors were reported there.
         BuildError::DuplicateField | BuildError::TooManyFields | BuildError::TooManyNames => {

@@ -98,6 +98,9 @@ model::closed_set! {
         NotANumber => "not_a_number",
         /// An integer outside of signed 64 bit.
         IntegerOutOfRange => "integer_out_of_range",
+        /// A value outside of its range (`[[ranges]]`) whose action is `reject`, or of which nothing
+        /// else is left.
+        OutOfRange => "out_of_range",
         /// NaN, an infinity, or a number too large for a double.
         NotFinite => "not_finite",
         /// A time that cannot be parsed.

@@ -3,8 +3,11 @@
 //! gigabyte of text.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use super::RejectReason;
+use model::BatchBuilder;
+use model::ranges::{Implausible, RangeAction, RangeRule};
 
 /// Rejects that are kept with index and detail; the others are only counted by reason. A gateway's
 /// batch of a thousand readings still gets an answer for each.
@@ -40,7 +43,8 @@ impl Fault {
     }
 }
 
-/// Parts of accepted readings that were not stored, because the format cannot hold them.
+/// Parts of accepted readings that were not stored, because the format cannot hold them or because
+/// they are outside of their range.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LeftOut {
     total: usize,
@@ -80,6 +84,32 @@ impl LeftOut {
     }
 }
 
+/// How many values are outside of their ranges, by the fields of the range and what happens to them.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct OutOfRange(Vec<(Arc<str>, RangeAction, u64)>);
+
+impl OutOfRange {
+    /// Fields of the range, what happens to the values, and their number.
+    pub fn counts(&self) -> &[(Arc<str>, RangeAction, u64)] {
+        &self.0
+    }
+
+    fn add(&mut self, fields: &Arc<str>, action: RangeAction, n: u64) {
+        let is_same =
+            |count: &&mut (Arc<str>, RangeAction, u64)| (&count.0, count.1) == (fields, action);
+        match self.0.iter_mut().find(is_same) {
+            Some((.., count)) => *count += n,
+            None => self.0.push((fields.clone(), action, n)),
+        }
+    }
+
+    /// Adds the counts of another one.
+    pub fn append(&mut self, other: &OutOfRange) {
+        let counts = other.0.iter();
+        counts.for_each(|(fields, action, n)| self.add(fields, *action, *n));
+    }
+}
+
 /// The rejects of one or several payloads. [`Rejects::clear`] empties it and keeps its memory.
 #[derive(Debug, Clone, Default)]
 pub struct Rejects {
@@ -88,6 +118,7 @@ pub struct Rejects {
     by_reason: Vec<(RejectReason, usize)>,
     hints: Vec<Cow<'static, str>>,
     left_out: LeftOut,
+    out_of_range: OutOfRange,
     skipped: usize,
 }
 
@@ -173,6 +204,35 @@ impl Rejects {
         self.left_out.add(name, 1);
     }
 
+    /// The values outside of their ranges.
+    pub fn out_of_range(&self) -> &OutOfRange {
+        &self.out_of_range
+    }
+
+    /// Adds the values outside of their ranges that the builder has found. Call it after decoding.
+    pub fn note_ranges(&mut self, out: &mut BatchBuilder) {
+        for found in out.take_implausible() {
+            let RangeRule { label, action, .. } = found.rule();
+            self.out_of_range.add(label, *action, 1);
+            self.note_range(&found, *action);
+        }
+    }
+
+    fn note_range(&mut self, found: &Implausible, action: RangeAction) {
+        match action {
+            _ if found.is_rejected() => {}
+            RangeAction::Reject => {}
+            RangeAction::LeaveOut => self.left_out.add(found.field(), 1),
+            RangeAction::KeepApart => {
+                let field = found.field();
+                let apart = found.apart();
+                self.hint(format!(
+                    "values of {field} outside of their range are stored as {apart}"
+                ));
+            }
+        }
+    }
+
     /// Elements that need not be stored: without a value, or equal to another one.
     pub fn skipped(&self) -> usize {
         self.skipped
@@ -221,6 +281,7 @@ impl Rejects {
         (self.total, self.skipped) = (0, 0);
         self.hints.clear();
         self.left_out = LeftOut::default();
+        self.out_of_range = OutOfRange::default();
     }
 
     /// Whether the next reject is only counted, so that its detail need not be formatted.

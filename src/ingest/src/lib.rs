@@ -29,10 +29,12 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use config::{AckMode, Decoding, Live};
+use decode::OutOfRange;
 use journal::admission::Admission;
 use model::Clock;
 use net::access::GrantDefaults;
 use net::tls::OnTls;
+use telemetry::metrics;
 
 /// What every protocol needs in addition to its own settings.
 #[derive(Clone)]
@@ -58,4 +60,11 @@ pub struct IngestDeps {
     pub stop: CancellationToken,
     /// When cancelled: end immediately, even if messages are unacknowledged.
     pub drained: CancellationToken,
+}
+
+/// Counts the values outside of their ranges.
+fn count_out_of_range(found: &OutOfRange) {
+    for (fields, action, n) in found.counts() {
+        metrics::values_out_of_range_total(fields, *action, *n);
+    }
 }

@@ -10,6 +10,8 @@
 //! A dead letter does not record its sender. So the `write` patterns of its token are not applied, and
 //! a tag that is named like `ingest.sender_tag` is removed: it is not known to be true.
 //!
+//! `[[ranges]]` apply as to a new message.
+//!
 //! Times are checked relative to the dead letter's receipt time, which is also the time of readings
 //! without a timestamp. `ingest` has the code that decodes a message of a protocol, the same as for
 //! a new message.
@@ -208,6 +210,7 @@ impl Redecoder {
         }
     }
 
+    /// Readings that were accepted once are not checked again.
     fn lines(&self, dead_letter: &DeadLetter) -> Redecoded {
         let cx = Context::new(&self.decoding, dead_letter.received_at_ms);
         let mut out = BatchBuilder::new(cx.limits.fields_max);

@@ -15,7 +15,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
 use model::ack::Ack;
 use model::batch::BYTES_MAX;
-use model::{DeadLetter, FieldLimiter, JournalAccount, ReadingBatch, memory};
+use model::{Checks, DeadLetter, JournalAccount, ReadingBatch, memory};
 
 /// Readings, and dead letters for messages that could not be decoded, that share one
 /// acknowledgement.
@@ -172,7 +172,7 @@ pub struct Admission {
     bytes: Arc<Semaphore>,
     bytes_max: u32,
     admission_control: AdmissionControl,
-    fields: Option<FieldLimiter>,
+    checks: Option<Checks>,
     readings_bytes_max: usize,
 }
 
@@ -193,7 +193,7 @@ pub fn admission_channel(
             bytes: Arc::new(Semaphore::new(bytes_max as usize)),
             bytes_max,
             admission_control,
-            fields: None,
+            checks: None,
             readings_bytes_max: BYTES_MAX,
         },
         rx,
@@ -201,11 +201,11 @@ pub fn admission_channel(
 }
 
 impl Admission {
-    /// The same admission, which also counts the field names of each sensor and bucket.
+    /// The same admission for readings that are checked.
     #[must_use]
-    pub fn counting_fields(self, fields: FieldLimiter) -> Admission {
+    pub fn checking(self, checks: Checks) -> Admission {
         Admission {
-            fields: Some(fields),
+            checks: Some(checks),
             ..self
         }
     }
@@ -225,7 +225,7 @@ impl Admission {
     pub fn without_next_stage(&self) -> Admission {
         Admission {
             tx: mpsc::channel(1).0,
-            fields: None,
+            checks: None,
             ..self.clone()
         }
     }
@@ -236,10 +236,9 @@ impl Admission {
         self.readings_bytes_max
     }
 
-    /// The counter of field names, for the decoders: they reject a reading with too many names
-    /// while the sender can still be informed.
-    pub fn fields(&self) -> Option<&FieldLimiter> {
-        self.fields.as_ref()
+    /// The checks, for the decoders: they reject a reading while the sender can still be informed.
+    pub fn checks(&self) -> Option<&Checks> {
+        self.checks.as_ref()
     }
 
     /// Checks whether the admission is open.

@@ -32,6 +32,7 @@ pub mod latest;
 pub mod memory;
 pub mod page;
 pub mod protobuf;
+pub mod ranges;
 pub mod reading;
 pub mod rows;
 pub mod sensor_patterns;
@@ -40,7 +41,7 @@ pub mod summary;
 pub mod tags;
 pub mod value;
 
-pub use batch::{BatchBuilder, ReadingBatch, ReadingRef, ReceiptTimes, RowPosition, Tags};
+pub use batch::{BatchBuilder, Checks, ReadingBatch, ReadingRef, ReceiptTimes, RowPosition, Tags};
 pub use catalog::{CatalogUpdate, FieldKinds};
 pub use clock::{Clock, Now, SystemClock, rfc3339};
 pub use closed_set::Named;

@@ -17,6 +17,7 @@ use super::audit_limits::AuditKind;
 use super::catalog::{Kind, Metric, NamedText as _, Number, Text as _, declare, describe};
 pub use super::labels::*;
 use super::process;
+use model::ranges::{RangeAction, Ranges};
 use model::{Clock, Named, StorageMode, SystemClock};
 
 declare! {
@@ -36,8 +37,13 @@ declare! {
 
     /// Members of decoded readings that are not stored: beside an object values, nested with
     /// native.nested = leave-out, bytes, the buckets of histograms, texts of line protocol that are
-    /// too long, and samples of remote write without a finite number.
+    /// too long, samples of remote write without a finite number, and values that [[ranges]] leaves
+    /// out.
     counter values_left_out_total(source: Source) in "values", zero (source in Source::SENDERS);
+
+    /// Values outside of a range of [[ranges]], by the fields of the range and what it does with
+    /// them: reject, leave-out, keep-apart.
+    counter values_out_of_range_total(fields: &str, action: RangeAction) in "values";
 
     /// MQTT messages without a payload, which hold no reading: a sign-off, or a retained message
     /// that is cleared.
@@ -403,6 +409,13 @@ pub struct PromqlRunning;
 impl Drop for PromqlRunning {
     fn drop(&mut self) {
         promql_queries_running(-1);
+    }
+}
+
+/// Creates the counters of these ranges.
+pub fn ranges(ranges: &Ranges) {
+    for rule in ranges.rules() {
+        values_out_of_range_total(&rule.label, rule.action, 0);
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 
-use super::super::kinds::{chosen, read_flag};
+use super::super::kinds::{chosen, read_flag, read_number};
 use super::super::reader::{Bad, wrong};
 use super::super::topic::parse_template;
 use super::super::tree::{Entries, Node, Raw};
@@ -172,13 +172,6 @@ fn scalar(node: &Node) -> Option<Scalar> {
     }
 }
 
-fn number(node: &Node) -> Result<Fraction, Bad> {
-    let found = node.number().filter(|n| n.is_finite());
-    found
-        .map(Fraction)
-        .ok_or_else(|| wrong(node, "write a number such as 0.1 or -40"))
-}
-
 pub(super) fn conditions(node: &Node) -> Result<Vec<Condition>, Bad> {
     items(node, CONDITION)?.into_iter().map(condition).collect()
 }
@@ -228,8 +221,8 @@ fn field(node: &Node) -> Result<FieldRule, Bad> {
         kind: table.optional("type", |node| chosen(node, Type::NAMES))?,
         words: table.optional("words", words)?.unwrap_or_default(),
         none: table.optional("none", scalars)?.unwrap_or_default(),
-        scale: table.optional("scale", number)?,
-        offset: table.optional("offset", number)?,
+        scale: table.optional("scale", read_number)?,
+        offset: table.optional("offset", read_number)?,
         tag: table.optional("tag", read_flag)?.unwrap_or(false),
         unless: table.optional("unless", places)?.unwrap_or_default(),
     };

@@ -103,6 +103,7 @@ pub(crate) fn add_value(
         // Returned only when a whole reading is committed.
         BuildError::BucketFieldsFull(_)
         | BuildError::NotAllowed
+        | BuildError::OutOfRange
         | BuildError::NoTime
         | BuildError::TagsTooLong => too_many(),
     })

@@ -15,11 +15,12 @@ use super::admit::{Running, Shared};
 use super::body::{BodyLimits, BodyPermit, ReceivedBody, check_length, receive};
 use super::error::IngestError;
 use super::form::{Form, NEITHER, Shape, TOO_MANY};
+use crate::count_out_of_range;
 use config::{Decoding, Limits};
 use decode::{Context, Decoder, RejectReason, Rejects, TsUnit};
 use journal::admission::{AdmissionError, IngestBatch};
 use model::ack::{Ack, AckOutcome, AckWaiter};
-use model::{BatchBuilder, DeadLetter, FieldLimiter, ReadingBatch};
+use model::{BatchBuilder, Checks, DeadLetter, ReadingBatch};
 use net::access::Grant;
 use net::http::encoding::{DecompressError, Encoding};
 use telemetry::metrics::{self, Source};
@@ -144,7 +145,7 @@ pub(super) async fn decode_within(
 ) -> Result<(DecodedBody, BodyPermit), IngestError> {
     let received_at_ms = shared.clock.now().wall_ms;
     let decoding = shared.decoding.clone();
-    let fields = shared.admission.fields().cloned();
+    let checks = shared.admission.checks().cloned();
     let readings_bytes_max = shared.admission.readings_bytes_max();
     let ReceivedBody { bytes, held } = received;
     let sender = held.sender.clone();
@@ -154,7 +155,7 @@ pub(super) async fn decode_within(
         sender: sender.clone(),
         received_at_ms,
         decoding,
-        fields,
+        checks,
         readings_bytes_max,
         bytes_max,
     };
@@ -180,7 +181,7 @@ struct DecodeJob {
     sender: Option<Arc<Grant>>,
     received_at_ms: i64,
     decoding: Arc<Decoding>,
-    fields: Option<FieldLimiter>,
+    checks: Option<Checks>,
     readings_bytes_max: usize,
     bytes_max: u64,
 }
@@ -248,9 +249,10 @@ impl DecodeJob {
         };
         let mut builder = BatchBuilder::new(self.decoding.limits.fields_max);
         builder.limit_bytes(self.readings_bytes_max);
-        if let Some(fields) = &self.fields {
-            builder
-                .guard(fields.guard(self.decoding.limits.bucket_fields_max, self.received_at_ms));
+        if let Some(checks) = &self.checks {
+            let Decoding { limits, ranges, .. } = &*self.decoding;
+            let fields_max = limits.bucket_fields_max;
+            checks.apply(&mut builder, fields_max, ranges, self.received_at_ms);
         }
         if importing {
             builder.require_own_time();
@@ -283,6 +285,7 @@ impl DecodeJob {
             Shape::Neither => rejects.push(0, RejectReason::InvalidJson, NEITHER),
             Shape::Other => read(&payload, &mut builder, &mut rejects),
         }
+        rejects.note_ranges(&mut builder);
         let indexes = rejects.list().iter().map(|reject| reject.index);
         let quoted = if self.options.quoting {
             decode::quote_lines(&payload, indexes, QUOTED_CHARS_MAX)
@@ -324,6 +327,7 @@ pub(super) fn count(
     metrics::readings_received_total(Source::Http, (batch.len() + rejects.total()) as u64);
     metrics::readings_retimed_total(Source::Http, batch.retimed() as u64);
     metrics::values_left_out_total(Source::Http, rejects.left_out().total() as u64);
+    count_out_of_range(rejects.out_of_range());
     for (reason, n) in rejects.by_reason() {
         metrics::readings_rejected_total(Source::Http, *reason, *n as u64);
     }

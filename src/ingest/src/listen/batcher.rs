@@ -20,6 +20,7 @@ use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::inflight::AckResult;
+use crate::count_out_of_range;
 use crate::mqtt::client::submit;
 use crate::mqtt::collect::{CollectedBatch, Collector, NoRoom, Take};
 use crate::mqtt::link::Message;
@@ -331,6 +332,7 @@ impl Batcher {
             dead,
             rejected,
             left_out,
+            out_of_range,
             empty,
             hints: found,
             ..
@@ -344,6 +346,7 @@ impl Batcher {
         metrics::readings_received_total(Source::MqttDirect, accepted + rejected.total());
         metrics::readings_retimed_total(Source::MqttDirect, batch.retimed() as u64);
         metrics::values_left_out_total(Source::MqttDirect, left_out);
+        count_out_of_range(&out_of_range);
         for (topic, hint) in &found {
             hints::note(Source::MqttDirect, topic, hint);
         }

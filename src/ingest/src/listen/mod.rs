@@ -177,7 +177,7 @@ impl MqttListener {
             };
             let collector = Collector::new(&settings.topics, of_all, deps.decoding.now())?;
             let collector = collector
-                .counting_fields(deps.admission.fields().cloned())
+                .checking(deps.admission.checks())
                 .limiting_readings(deps.admission.readings_bytes_max());
             Ok(Batcher::new(
                 collector,

@@ -62,7 +62,7 @@ pub fn spawn(
     };
     let collector = Collector::new(&config.subscriptions, settings, decoding.now())?;
     let collector = collector
-        .counting_fields(admission.fields().cloned())
+        .checking(admission.checks())
         .limiting_readings(admission.readings_bytes_max());
     // With 3.1.1 the broker's limit applies and is not announced. Packet ids have 16 bits.
     let window = if config.protocol == MqttProtocol::V5 {

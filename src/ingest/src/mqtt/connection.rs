@@ -19,6 +19,7 @@ use super::subscribe::Subscriptions;
 use super::target::SetupError;
 use super::window::cause;
 use super::{losses, reason};
+use crate::count_out_of_range;
 use decode::RejectReason;
 use decode::sparkplug::Rebirth;
 use journal::admission::IngestBatch;
@@ -451,6 +452,7 @@ impl<'a> Connection<'a> {
         metrics::readings_received_total(Source::Mqtt, accepted + rejected.total());
         metrics::readings_retimed_total(Source::Mqtt, gathered.batch.retimed() as u64);
         metrics::values_left_out_total(Source::Mqtt, gathered.left_out);
+        count_out_of_range(&gathered.out_of_range);
         for (topic, hint) in &gathered.hints {
             hints::note(Source::Mqtt, topic, hint);
         }

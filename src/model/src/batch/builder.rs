@@ -9,11 +9,13 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 use super::{
     BYTES_MAX, FLAG_RECEIPT_TIME, HEAD_BYTES, NAMES_MAX, ReadingBatch, RowPosition, VALUES_MAX,
 };
-use crate::fields::{BucketFieldsFull, FieldGuard};
+use crate::fields::{BucketFieldsFull, FieldGuard, FieldLimiter};
 use crate::ids::stable_hash;
+use crate::ranges::{Implausible, RangeGuard, Ranges, Verdict};
 use crate::reading::Reading;
 use crate::sensor_patterns::SensorPatterns;
-use crate::value::ValueRef;
+use crate::span::Span;
+use crate::value::{Cursor, ValueRef};
 
 /// Up to this many names (or schemas) are searched linearly, which is faster than hashing. More are
 /// found in a hash table, so that a payload of distinct names takes linear time.
@@ -44,6 +46,8 @@ pub enum BuildError {
     TagsTooLong,
     /// The sensor would exceed the field limit in its bucket.
     BucketFieldsFull(BucketFieldsFull),
+    /// A value is outside of its range; see [`BatchBuilder::refuse_out_of_range`].
+    OutOfRange,
 }
 
 /// A position in a batch that is being built; see [`BatchBuilder::rollback`].
@@ -75,6 +79,9 @@ pub struct BatchBuilder {
     names: Index,
     schemas: Index,
     guard: Option<Box<FieldGuard>>,
+    ranges: Option<Box<RangeGuard>>,
+    /// Values outside of their ranges.
+    implausible: Vec<Implausible>,
     /// The sensors that the sender may write; `None`: all.
     allowed: Option<SensorPatterns>,
     sender_tag: Option<SenderTag>,
@@ -165,6 +172,27 @@ impl BatchBuilder {
     pub fn guard(&mut self, guard: FieldGuard) {
         assert!(self.is_empty(), "a field guard in the middle of a batch");
         self.guard = Some(Box::new(guard));
+    }
+
+    /// Checks the values of readings until the end of the batch. Call it while the batch is empty.
+    fn check_ranges(&mut self, ranges: Option<RangeGuard>) {
+        assert!(self.is_empty(), "a range guard in the middle of a batch");
+        self.ranges = ranges.map(Box::new);
+    }
+
+    /// The values outside of their ranges since the last call.
+    pub fn take_implausible(&mut self) -> Vec<Implausible> {
+        std::mem::take(&mut self.implausible)
+    }
+
+    /// Notes the value for which the last commit returned [`BuildError::OutOfRange`], and says what
+    /// is wrong with it.
+    pub fn refuse_out_of_range(&mut self) -> String {
+        let ranges = self.ranges.as_mut();
+        let found = ranges.and_then(|ranges| ranges.take_refusal());
+        let text = found.as_ref().map(Implausible::to_string);
+        self.implausible.extend(found);
+        text.unwrap_or_default()
     }
 
     /// Accepts readings up to this size of a batch, as [`ReadingBatch::encode`] writes it; at most
@@ -263,7 +291,8 @@ impl BatchBuilder {
     /// bytes. The limits of the decoders are far lower.
     ///
     /// # Errors
-    /// The sender may not write this sensor, the reading lacks a required time, or it exceeds the
+    /// The sender may not write this sensor, the reading lacks a required time, a value is outside
+    /// of its [range](Checks::apply), or the reading exceeds the
     /// [field limit](BatchBuilder::guard), the [size of a batch](BatchBuilder::limit_bytes) or, with
     /// the [tag of the sender](BatchBuilder::tag_sender), the length of all tags. It can only be
     /// aborted.
@@ -309,6 +338,10 @@ impl BatchBuilder {
         if receipt_time && self.own_time {
             return Err(BuildError::NoTime);
         }
+        let sent = match self.ranges {
+            Some(_) => self.keep_in_range(sensor_id)?,
+            None => None,
+        };
         let tags_bytes: usize = tags.iter().map(|(k, v)| 3 + k.len() + v.len()).sum();
         let record_bytes = HEAD_BYTES + sensor_id.len() + tags_bytes + self.values.len();
         self.check_room(record_bytes + self.schema_bytes())?;
@@ -356,9 +389,63 @@ impl BatchBuilder {
         if self.like.is_none() {
             std::mem::swap(&mut self.last, &mut self.used);
         }
+        if let Some(ranges) = &mut self.ranges {
+            ranges.commit(&mut self.implausible);
+        }
         self.begin();
-        self.committed = schema;
+        self.committed = sent.unwrap_or(schema);
         Ok(())
+    }
+
+    /// Leaves out or renames the values that are outside of their range. Returns the schema that
+    /// the reading had before, if it has another one now.
+    fn keep_in_range(&mut self, sensor_id: &str) -> Result<Option<u32>, BuildError> {
+        let Some(guard) = &mut self.ranges else {
+            return Ok(None);
+        };
+        let fields = match self.like {
+            Some(schema) => &self.batch.schemas[schema as usize][..],
+            None => &self.used[..],
+        };
+        let mut cursor = Cursor { rest: &self.values };
+        let values = std::iter::from_fn(|| cursor.value());
+        let changed = match guard.check(&self.batch.names, fields, values, sensor_id) {
+            Verdict::Plausible => return Ok(None),
+            Verdict::Rejected => return Err(BuildError::OutOfRange),
+            Verdict::Changed(changed) => changed,
+        };
+        let fields = fields.to_vec();
+        let sent = match self.like {
+            Some(schema) => schema,
+            None => {
+                self.check_room(self.schema_bytes())?;
+                self.schema()
+            }
+        };
+        let encoded = std::mem::take(&mut self.values);
+        self.begin();
+        let mut changed = changed.into_iter().peekable();
+        let mut cursor = Cursor { rest: &encoded };
+        let mut apart = vec![];
+        for (position, field) in fields.into_iter().enumerate() {
+            let Some(value) = cursor.value() else { break };
+            match changed.next_if(|(of_value, _)| *of_value == position) {
+                Some((_, Some(name))) => apart.push((name, value)),
+                Some((_, None)) => {}
+                None => {
+                    self.used.push(field);
+                    self.put(value);
+                }
+            }
+        }
+        // After the others, so that a field that the sender has named so stays.
+        for (name, value) in apart {
+            let _ = self.value(&name, value);
+        }
+        match self.used.is_empty() {
+            true => Err(BuildError::OutOfRange),
+            false => Ok(Some(sent)),
+        }
     }
 
     /// Records that the last committed reading had a time that could not be used, and has the time
@@ -440,7 +527,8 @@ impl BatchBuilder {
         self.last.clear();
         self.names.table.clear();
         self.schemas.table.clear();
-        self.guard = None;
+        (self.guard, self.ranges) = (None, None);
+        self.implausible.clear();
         (self.allowed, self.sender_tag, self.own_time) = (None, None, false);
         (self.interned_bytes, self.is_overfull) = (0, false);
         std::mem::take(&mut self.batch)
@@ -501,6 +589,31 @@ impl BatchBuilder {
         schemas.push(self.used[..].into());
         self.schemas.grow(schemas);
         (schemas.len() - 1) as u32
+    }
+}
+
+/// What a process remembers in order to check readings, shared by all threads that decode. By
+/// default without a limit on field names.
+#[derive(Debug, Clone, Default)]
+pub struct Checks {
+    fields: Option<FieldLimiter>,
+}
+
+impl Checks {
+    /// With the field limit, for buckets of this span.
+    pub fn new(span: Span) -> Checks {
+        Checks {
+            fields: Some(FieldLimiter::new(span)),
+        }
+    }
+
+    /// Lets a builder of an empty batch check what it is given at this time (ms since 1970), by
+    /// `limits.bucket_fields_max` and the ranges.
+    pub fn apply(&self, out: &mut BatchBuilder, fields_max: usize, ranges: &Ranges, now_ms: i64) {
+        if let Some(fields) = &self.fields {
+            out.guard(fields.guard(fields_max, now_ms));
+        }
+        out.check_ranges(RangeGuard::new(ranges));
     }
 }
 

@@ -16,7 +16,7 @@ mod builder;
 #[cfg(test)]
 mod size_tests;
 
-pub use builder::{BatchBuilder, BuildError, Mark, SenderTag};
+pub use builder::{BatchBuilder, BuildError, Checks, Mark, SenderTag};
 
 use super::ids::stable_hash;
 use super::memory;

@@ -11,7 +11,7 @@ use super::on_store::on_store;
 use crate::shutdown::FailureSignal;
 use config::{AckMode, Config};
 use journal::admission::{Admission, AdmissionControl, IngestReceiver, admission_channel};
-use model::{Clock, FieldLimiter};
+use model::{Checks, Clock};
 use pipeline::flush::Flusher;
 use pipeline::flush::backoff::Backoff;
 use query::admin::Health;
@@ -50,7 +50,7 @@ impl ServiceContext {
         let bytes_max = u32::try_from(config.ingest.queue_max_bytes).unwrap_or(u32::MAX);
         let (admission, ingest_batches) =
             admission_channel(BATCHES_MAX, bytes_max, admission_control.clone());
-        let admission = admission.counting_fields(FieldLimiter::new(config.bucket.span));
+        let admission = admission.checking(Checks::new(config.bucket.span));
         let admission = match config.ingest.ack {
             AckMode::Journal => {
                 admission.limiting_readings(journal::readings_bytes_max(&config.journal))

@@ -17,6 +17,7 @@ use ingest::mqtt::{self, BrokerStatus};
 use journal::admission::Admission;
 use net::access::{GrantDefaults, Jwt, JwtKeysError, Usages};
 use query::admin::{Admin, TokenSource};
+use telemetry::metrics;
 
 impl ServiceContext {
     /// What grants are made with; their usages start at zero.
@@ -39,7 +40,9 @@ impl ServiceContext {
         &self,
         admission: &Admission,
     ) -> Result<(Setter<Decoding>, IngestDeps), StartError> {
-        let (setter, decoding) = Live::new(self.config.decoding());
+        let decoding = self.config.decoding();
+        metrics::ranges(&decoding.ranges);
+        let (setter, decoding) = Live::new(decoding);
         let health = self.health.clone();
         let deps = IngestDeps {
             decoding,

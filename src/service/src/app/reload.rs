@@ -183,6 +183,7 @@ impl Running {
         self.readers.replace(ready.of_readers.clone());
         self.admin.revoke(ready.of_readers.as_deref());
         let decoding = ready.config.decoding();
+        metrics::ranges(&decoding.ranges);
         if let Some(http) = &mut self.http {
             http.put(&fitted.http, Arc::new(decoding.clone()), ready.of_http);
         }

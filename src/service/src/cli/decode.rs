@@ -6,7 +6,7 @@ use std::time::Duration;
 use config::{Config, Decoding, write_duration};
 use decode::topic::{Captured, TopicTemplate};
 use decode::{Context, Formats, RejectReason, Rejects, TsUnit, sparkplug, stands_for_number, time};
-use model::{BatchBuilder, ReadingBatch, ReadingRef, ValueRef};
+use model::{BatchBuilder, Checks, ReadingBatch, ReadingRef, ValueRef};
 
 /// What payloads are decoded with.
 pub(super) struct Decode {
@@ -34,6 +34,15 @@ impl Decode {
         let limits = &mut settings.decoding.limits;
         (limits.past, limits.future) = (century, century);
         settings
+    }
+
+    /// A builder that checks values by `[[ranges]]`.
+    fn builder(&self, received_at_ms: i64) -> BatchBuilder {
+        let Decoding { limits, ranges, .. } = &self.decoding;
+        let mut builder = BatchBuilder::new(limits.fields_max);
+        let fields_max = limits.bucket_fields_max;
+        Checks::default().apply(&mut builder, fields_max, ranges, received_at_ms);
+        builder
     }
 
     fn with_times(
@@ -160,7 +169,7 @@ pub(super) fn run(
         .and_then(|topic| templates.iter().find_map(|t| t.capture(topic)));
 
     let mut rejects = Rejects::new();
-    let mut builder = BatchBuilder::new(decoding.limits.fields_max);
+    let mut builder = settings.builder(received_at_ms);
     if captured.is_none() && request.topic.is_some() && request.template.is_some() {
         rejects.push(
             0,
@@ -183,6 +192,7 @@ pub(super) fn run(
         };
         decoder.decode(payload, request.topic, &cx, &mut builder, &mut rejects);
     }
+    rejects.note_ranges(&mut builder);
     let batch = builder.finish();
     let printed = show(&batch, &rejects, out, request.quiet)?;
     Ok(settings.with_times(printed, &batch, received_at_ms))
@@ -204,13 +214,13 @@ fn run_sparkplug(
     let decoding = &settings.decoding;
     let cx = Context::new(decoding, received_at_ms);
     let mut rejects = Rejects::new();
-    let mut builder = BatchBuilder::new(decoding.limits.fields_max);
+    let mut builder = settings.builder(received_at_ms);
     let mut state = sparkplug::Sparkplug::new();
     if let Some(birth) = request.birth {
         for birth_topic in birth_topics(topic) {
             state.decode(&birth_topic, birth, &cx, &mut builder, &mut rejects);
         }
-        builder.finish();
+        builder = settings.builder(received_at_ms);
         let broken = rejects
             .list()
             .iter()
@@ -222,6 +232,7 @@ fn run_sparkplug(
         rejects.clear();
     }
     state.decode(topic, payload, &cx, &mut builder, &mut rejects);
+    rejects.note_ranges(&mut builder);
     let batch = builder.finish();
     let printed = show(&batch, &rejects, out, request.quiet)?;
     Ok(settings.with_times(printed, &batch, received_at_ms))

@@ -11,7 +11,7 @@ use super::super::error::IngestError;
 use super::super::pipeline::{DecodeOptions, Origin};
 use config::Decoding;
 use decode::{Context, Formats, Rejects, TsUnit, UnknownName};
-use model::{BatchBuilder, DeadLetter, ReadingBatch};
+use model::{BatchBuilder, Checks, DeadLetter, ReadingBatch};
 use net::access::Grant;
 use net::http::encoding::Encoding;
 use telemetry::metrics::Source;
@@ -210,6 +210,8 @@ impl Target {
             ..Context::of_http(decoding, received_at_ms)
         };
         let mut out = BatchBuilder::new(cx.limits.fields_max);
+        let fields_max = cx.limits.bucket_fields_max;
+        Checks::default().apply(&mut out, fields_max, &decoding.ranges, received_at_ms);
         Grant::apply_forgotten(decoding.sender_tag.as_ref(), &mut out);
         let mut rejects = Rejects::new();
         decoder.decode(body, origin.topic.as_deref(), &cx, &mut out, &mut rejects);

@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::rig::{LONG, Request, Rig, decoding, post};
 use decode::KEPT_MAX;
-use model::Value;
+use model::{SensorPatterns, Value};
 use net::access::hash_secret;
 
 const S1: &str = r#"{"sensor_id":"S1","ts":"2024-03-01T10:00:00Z","values":{"temp":22.5}}"#;
@@ -551,4 +551,69 @@ async fn what_is_left_out_is_named_in_the_answer() {
         answer.json(),
         json!({"accepted": 1, "rejected": 0, "errors": [], "left_out": left_out})
     );
+}
+
+#[tokio::test]
+async fn a_value_outside_of_its_range_is_named_with_the_range() {
+    use model::ranges::{RangeAction, RangeRule};
+    let rule = |field: &str, action| RangeRule {
+        sensors: SensorPatterns::parse(["*"]).unwrap(),
+        fields: SensorPatterns::parse([field]).unwrap(),
+        label: field.into(),
+        min: Some(-40.0),
+        max: Some(85.0),
+        action,
+    };
+    let ranges = [
+        rule("temp", RangeAction::Reject),
+        rule("humid", RangeAction::LeaveOut),
+        rule("dew", RangeAction::KeepApart),
+    ];
+    let decoding = config::Decoding {
+        ranges: ranges.into_iter().collect(),
+        ..decoding()
+    };
+    let mut rig = Rig::with(|_| {}, decoding).await;
+    let spike = -127;
+    let one = |temp: i32, humid: i32, dew: i32| {
+        format!(r#"{{"sensor_id":"S1","temp":{temp},"humid":{humid},"dew":{dew}}}"#)
+    };
+    let good = one(20, 60, 8);
+    let bodies = [&good, &one(spike, 60, 8), &good, &one(20, 127, spike)];
+    let json = format!("[{}]", bodies.map(String::as_str).join(","));
+    let lines = bodies.map(String::as_str).join("\n");
+    let ndjson = post(lines).header("content-type", "application/x-ndjson");
+    let influx = "s,sensor_id=S1 temp=20,humid=60,dew=8\ns,sensor_id=S1 temp=-127,humid=60,dew=8\n\
+        s,sensor_id=S1 temp=20,humid=60,dew=8\ns,sensor_id=S1 temp=20,humid=127,dew=-127";
+    let line = post(influx).to("/v1/readings?format=line");
+    for (request, place) in [(post(json), ""), (ndjson, ""), (line, "line 2: ")] {
+        let (answer, readings) = rig.delivered(request).await;
+        let answer = answer.json();
+        assert_eq!(
+            (&answer["accepted"], &answer["rejected"]),
+            (&json!(3), &json!(1))
+        );
+        let error = json!({
+            "index": 1, "reason": "out_of_range",
+            "detail": format!("{place}temp is -127; the range is -40 to 85 (ranges[0])"),
+        });
+        assert_eq!(answer["errors"], json!([error]));
+        assert_eq!(
+            answer["left_out"],
+            json!({ "count": 1, "names": ["humid"] })
+        );
+        assert!(
+            answer["hints"][0]
+                .as_str()
+                .unwrap()
+                .contains("dew_implausible"),
+            "{answer}"
+        );
+        let names: Vec<Vec<&str>> = readings
+            .iter()
+            .map(|reading| reading.values.keys().map(String::as_str).collect())
+            .collect();
+        let all = vec!["dew", "humid", "temp"];
+        assert_eq!(names, [all.clone(), all, vec!["dew_implausible", "temp"]]);
+    }
 }

@@ -13,7 +13,7 @@ use crate::http::{HttpError, HttpIngest, Renewal};
 use journal::admission::{Admission, AdmissionControl, IngestReceiver, admission_channel};
 use model::ack::Ack;
 use model::batch::BYTES_MAX;
-use model::{Clock, FieldLimiter, Reading, Span, SystemClock};
+use model::{Checks, Clock, Reading, Span, SystemClock};
 use net::access::GrantDefaults;
 use net::http::PortSetter;
 
@@ -136,7 +136,7 @@ impl Rig {
             readings_bytes_max,
         } = edges;
         let admission = admission
-            .counting_fields(FieldLimiter::new(Span::HOUR))
+            .checking(Checks::new(Span::HOUR))
             .limiting_readings(readings_bytes_max);
         let grants = GrantDefaults {
             quota: Some(config::Config::default().quota),

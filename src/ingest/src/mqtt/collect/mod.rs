@@ -14,9 +14,11 @@ use super::target::SetupError;
 use config::{Decoding, Limits, Retained, Subscription};
 use decode::sparkplug::{Rebirth, Sparkplug};
 use decode::topic::{TopicTemplate, filter_matches};
-use decode::{Context, Decoder, Formats, HINTS_MAX, RejectReason, Rejects, TsUnit, sparkplug};
+use decode::{
+    Context, Decoder, Formats, HINTS_MAX, OutOfRange, RejectReason, Rejects, TsUnit, sparkplug,
+};
 use model::batch::{BYTES_MAX, NAMES_MAX};
-use model::{BatchBuilder, DeadLetter, FieldLimiter, ReadingBatch};
+use model::{BatchBuilder, Checks, DeadLetter, ReadingBatch};
 use net::access::Grant;
 
 /// Maximum messages in one ingest batch.
@@ -139,6 +141,8 @@ pub(crate) struct CollectedBatch {
     pub empty: u64,
     /// Number of members that are not stored.
     pub left_out: u64,
+    /// Values outside of their ranges.
+    pub out_of_range: OutOfRange,
     /// The first hints of the decoders, each with the topic of its message.
     pub hints: Vec<(String, String)>,
 }
@@ -154,7 +158,7 @@ pub(crate) struct Collector {
     settings: Settings,
     taken: Accepted,
     sparkplug: Sparkplug,
-    fields: Option<FieldLimiter>,
+    checks: Checks,
     readings_bytes_max: usize,
     /// Sparkplug B commands to publish; at most one per message.
     rebirths: Vec<Rebirth>,
@@ -166,6 +170,7 @@ pub(crate) struct Collector {
     skipped: u64,
     empty: u64,
     left_out: u64,
+    out_of_range: OutOfRange,
     hints: Vec<(String, String)>,
     /// Rejects of the current message; kept to reuse the allocation.
     rejects: Rejects,
@@ -213,7 +218,7 @@ impl Collector {
             settings,
             taken: Accepted::default(),
             sparkplug: Sparkplug::new(),
-            fields: None,
+            checks: Checks::default(),
             readings_bytes_max: BYTES_MAX,
             rebirths: vec![],
             batch: BatchBuilder::new(decoding.limits.fields_max),
@@ -225,15 +230,17 @@ impl Collector {
             skipped: 0,
             empty: 0,
             left_out: 0,
+            out_of_range: OutOfRange::default(),
             hints: vec![],
             rejects: Rejects::new(),
         })
     }
 
-    /// Adds a limit on field names: readings with too many are rejected.
+    /// Shares the checks of others.
     #[must_use]
-    pub(crate) fn counting_fields(self, fields: Option<FieldLimiter>) -> Collector {
-        Collector { fields, ..self }
+    pub(crate) fn checking(self, checks: Option<&Checks>) -> Collector {
+        let checks = checks.cloned().unwrap_or_default();
+        Collector { checks, ..self }
     }
 
     /// Adds a limit on the bytes of the readings in one ingest batch: those of a message that exceed
@@ -286,6 +293,7 @@ impl Collector {
             skipped: std::mem::take(&mut self.skipped),
             empty: std::mem::take(&mut self.empty),
             left_out: std::mem::take(&mut self.left_out),
+            out_of_range: std::mem::take(&mut self.out_of_range),
             hints: std::mem::take(&mut self.hints),
         }
     }
@@ -410,6 +418,7 @@ impl Collector {
     /// Notes what the readings of the message do not have, and hints about it.
     fn note_remainder(&mut self, message: &Message) {
         self.left_out += self.rejects.left_out().total() as u64;
+        self.out_of_range.append(self.rejects.out_of_range());
         for hint in self.rejects.hints() {
             let is_known = self.hints.iter().any(|(_, known)| known == hint);
             if !is_known && self.hints.len() < HINTS_MAX {
@@ -426,11 +435,11 @@ impl Collector {
         route: Result<Option<usize>, std::str::Utf8Error>,
         received_at_ms: i64,
     ) -> Result<Option<String>, NoRoom> {
-        if self.is_empty()
-            && let Some(fields) = &self.fields
-        {
-            self.batch
-                .guard(fields.guard(self.decoding.limits.bucket_fields_max, received_at_ms));
+        if self.is_empty() {
+            let Decoding { limits, ranges, .. } = &*self.decoding;
+            let fields_max = limits.bucket_fields_max;
+            let out = &mut self.batch;
+            self.checks.apply(out, fields_max, ranges, received_at_ms);
         }
         let mark = self.batch.mark();
         let before = self.batch.len();
@@ -442,6 +451,7 @@ impl Collector {
             Grant::apply(message.sender.as_ref(), sender_tag, &mut self.batch);
         }
         self.decode(message, route, received_at_ms);
+        self.rejects.note_ranges(&mut self.batch);
         let is_overfull = self.batch.take_is_overfull();
         if self.rejects.is_empty() {
             self.messages += 1;

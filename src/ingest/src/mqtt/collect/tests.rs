@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::*;
 use config::Config;
+use model::SensorPatterns;
 
 const NOW_MS: i64 = 1_710_000_000_000;
 
@@ -212,6 +213,50 @@ fn what_is_not_stored_as_sent_is_counted() {
         ),
         (3, 1, 3)
     );
+}
+
+#[test]
+fn a_message_outside_of_a_range_is_a_dead_letter_that_a_wider_range_accepts() {
+    use model::ranges::{RangeAction, RangeRule};
+    let with = |min: f64| {
+        let mut collector = collector(&[("#", "{sensor_id}", "json")]);
+        let rule = RangeRule {
+            sensors: SensorPatterns::parse(["S*"]).unwrap(),
+            fields: SensorPatterns::parse(["temp"]).unwrap(),
+            label: "temp".into(),
+            min: Some(min),
+            max: None,
+            action: RangeAction::Reject,
+        };
+        let decoding = Decoding {
+            ranges: [rule].into_iter().collect(),
+            ..(*collector.decoding).clone()
+        };
+        collector.renew(Arc::new(decoding));
+        collector
+    };
+    let mut narrow = with(-40.0);
+    for temp in [20, -127, 21] {
+        let payload = format!(r#"{{"temp": {temp}}}"#);
+        narrow
+            .take(&message("S1", payload.as_str()), NOW_MS)
+            .unwrap();
+    }
+    let gathered = narrow.finish();
+    let expected = (Arc::from("temp"), RangeAction::Reject, 1);
+    assert_eq!(gathered.out_of_range.counts(), [expected]);
+    assert_eq!((gathered.batch.len(), gathered.dead.len()), (2, 1));
+    let dead = &gathered.dead[0];
+    assert_eq!(dead.reason, "out_of_range");
+    assert!(
+        dead.detail.contains("the range begins at -40"),
+        "{}",
+        dead.detail
+    );
+    for (min, accepted) in [(-40.0, 0), (-200.0, 1)] {
+        let again = with(min).decode_again(&dead.topic, &dead.payload, NOW_MS, false);
+        assert_eq!(again.batch.len(), accepted, "{min}");
+    }
 }
 
 #[test]

@@ -1,0 +1,155 @@
+//! Plausible ranges, `[[ranges]]`; `model::ranges` applies them.
+
+use model::SensorPatterns;
+use model::ranges::{RangeAction, RangeRule};
+
+use super::Config;
+use super::check::impossible;
+use super::declare::settings;
+use super::kinds::{choice, decimal, name_patterns};
+use super::mapping::Fraction;
+use super::reader::Report;
+
+/// Characters of the label of a range, in a metric.
+const LABEL_CHARS_MAX: usize = 64;
+/// Each entry is compared with each name of a batch, and has series of its own.
+const RANGES_MAX: usize = 64;
+
+settings! {
+    /// Which values are plausible: a loose wire can send -127 °C. A number is compared with the first
+    /// entry that has its sensor and field; texts and booleans never are. Readings of all formats
+    /// are checked before they are acknowledged (an example is in docs/http.md).
+    /// hourbucket_values_out_of_range_total counts what was found. Up to 64 entries.
+    pub struct Range, reload() {
+        /// Patterns on the ids of sensors and on the stored names of fields; * matches anything.
+        sensors: Vec<String> = vec!["*".to_owned()],
+            name_patterns("list of patterns on sensor ids");
+        fields: Vec<String> = vec![], name_patterns("list of patterns on names of fields"),
+            required, example("[\"temp*\"]");
+        /// The least and the greatest value. Each entry has one of these.
+        min: Option<Fraction> = None, decimal().optional(), example("-40");
+        max: Option<Fraction> = None, decimal().optional(), example("85");
+        /// What happens to other values. "reject": the reading is rejected (out_of_range).
+        /// "leave-out": the rest of the reading is stored. "keep-apart": temp is stored as
+        /// temp_implausible, and is not in the summary of temp.
+        action: RangeAction = RangeAction::Reject, choice(RangeAction::NAMES);
+    }
+}
+
+impl Range {
+    /// As it is applied; the patterns were checked.
+    pub(super) fn rule(&self) -> Option<RangeRule> {
+        let patterns =
+            |list: &[String]| SensorPatterns::parse(list.iter().map(String::as_str)).ok();
+        let label: String = self
+            .fields
+            .join(",")
+            .chars()
+            .take(LABEL_CHARS_MAX)
+            .collect();
+        Some(RangeRule {
+            sensors: patterns(&self.sensors)?,
+            fields: patterns(&self.fields)?,
+            label: label.into(),
+            min: self.min.map(|min| min.0),
+            max: self.max.map(|max| max.0),
+            action: self.action,
+        })
+    }
+}
+
+/// Reports ranges that cannot work.
+pub(super) fn combinations(config: &Config, report: &mut Report) {
+    impossible! { report;
+        config.ranges.len() > RANGES_MAX => ["ranges"],
+            format!("more than {RANGES_MAX} ranges"), "join those with the same limits";
+    }
+    for (i, range) in config.ranges.iter().enumerate() {
+        let key = |name: &str| format!("ranges[{i}].{name}");
+        let min = range.min.map(|min| min.0);
+        let max = range.max.map(|max| max.0);
+        impossible! { report;
+            min.is_some() && max.is_some() && min > max => [&key("min"), &key("max")],
+                "the least value is greater than the greatest", "exchange min and max";
+            min.is_none() && max.is_none() => [&key("fields"), &key("min"), &key("max")],
+                "without min and max every value is plausible", "set one, or remove this entry";
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Loaded, load, reload};
+    use super::*;
+
+    fn loaded(text: &str) -> Result<Loaded, String> {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), text).unwrap();
+        load(Some(file.path()), std::iter::empty()).map_err(|errors| errors.to_string())
+    }
+
+    #[test]
+    fn ranges_are_read() {
+        let text = "[[ranges]]\nsensors = [\"a*\"]\nfields = [\"t\", \"u*\"]\nmin = -40\nmax = 85.5\n\
+            action = \"keep-apart\"\n[[ranges]]\nfields = [\"*\"]\nmax = 1e3\n";
+        let config = loaded(text).unwrap().config;
+        let ranges = config.decoding().ranges;
+        let [first, second] = ranges.rules() else {
+            panic!("{ranges:?}")
+        };
+        assert!(first.sensors.matches("a1") && !first.sensors.matches("b"));
+        assert!(first.fields.matches("u2") && !first.fields.matches("t2"));
+        assert_eq!(
+            (&*first.label, first.min, first.max, first.action),
+            ("t,u*", Some(-40.0), Some(85.5), RangeAction::KeepApart)
+        );
+        assert!(second.sensors.is_all());
+        assert_eq!(
+            (second.min, second.max, second.action),
+            (None, Some(1000.0), RangeAction::Reject)
+        );
+        assert_eq!(loaded(&config.masked()).unwrap().config, config);
+    }
+
+    #[test]
+    fn ranges_that_cannot_work_are_refused_with_their_keys() {
+        for (text, problem) in [
+            ("fields = [\"t\"]\nmin = 2\nmax = 1", "ranges[0].min ("),
+            ("fields = [\"t\"]", "ranges[0].fields ("),
+            ("min = 1", "ranges[0].fields: missing"),
+            ("fields = []\nmin = 1", "ranges[0].fields ("),
+            ("fields = [\"t\"]\nmin = \"1\"", "ranges[0].min ("),
+            ("fields = [\"t\"]\nmin = nan", "ranges[0].min ("),
+            (
+                "fields = [\"t\"]\nmin = 1\naction = \"drop\"",
+                "\"leave-out\"",
+            ),
+        ] {
+            let error = loaded(&format!("[[ranges]]\n{text}\n")).unwrap_err();
+            assert!(
+                error.contains(problem) && error.contains("1 problem:"),
+                "{text}: {error}"
+            );
+        }
+        let many = "[[ranges]]\nfields = [\"t\"]\nmin = 1\n".repeat(RANGES_MAX + 1);
+        assert!(loaded(&many).unwrap_err().contains("more than 64 ranges"));
+    }
+
+    #[test]
+    fn a_reload_adds_changes_and_removes_ranges() {
+        let range = "[[ranges]]\nfields = [\"t\"]\nmin = 1\n";
+        let wider = range.replace("= 1", "= 0");
+        for (old, new, key) in [
+            ("", range, "ranges[0]"),
+            (range, &wider, "ranges[0].min"),
+            (range, "", "ranges[0]"),
+        ] {
+            let old = loaded(old).unwrap().config;
+            let new = loaded(new).unwrap().config;
+            let found = reload::changes(&old, &new);
+            assert_eq!(found.len(), 1, "{found:?}");
+            assert_eq!((&*found[0].key, found[0].waits), (key, None));
+            assert_eq!(reload::taken_over(&old, &new), new);
+        }
+    }
+}
