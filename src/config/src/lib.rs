@@ -73,7 +73,7 @@ pub use ports::{Admin, ClientAuth, Connections, Http, HttpTimes, Listen, ListenM
 pub use ports::{Tls, TlsVersion};
 pub use proxies::is_loopback;
 pub use proxies::{Network, Proxies, ProxyHeader};
-pub use ranges::Range;
+pub use ranges::{ChangePer, Range};
 pub use reader::SecretFileError;
 pub use reference::reference;
 pub use secret::Secret;

@@ -1,14 +1,19 @@
 //! Plausible ranges, `[[ranges]]`; `model::ranges` applies them.
 
+use std::sync::Arc;
+
 use model::SensorPatterns;
-use model::ranges::{RangeAction, RangeRule};
+use model::ranges::{ChangeMax, RangeAction, RangeRule};
+use toml::Value as Toml;
 
 use super::Config;
 use super::check::impossible;
 use super::declare::settings;
-use super::kinds::{choice, decimal, name_patterns};
+use super::kinds::{Kind, Plain, choice, decimal, name_patterns};
 use super::mapping::Fraction;
-use super::reader::Report;
+use super::reader::{Bad, Report, wrong};
+use super::tree::Node;
+use super::units::parse_duration;
 
 /// Characters of the label of a range, in a metric.
 const LABEL_CHARS_MAX: usize = 64;
@@ -26,14 +31,49 @@ settings! {
             name_patterns("list of patterns on sensor ids");
         fields: Vec<String> = vec![], name_patterns("list of patterns on names of fields"),
             required, example("[\"temp*\"]");
-        /// The least and the greatest value. Each entry has one of these.
+        /// The least and the greatest value. Each entry has one of these, or max_change_per.
         min: Option<Fraction> = None, decimal().optional(), example("-40");
         max: Option<Fraction> = None, decimal().optional(), example("85");
+        /// How far a value may be from the last one of its field: "10/1m" is 10 up to a minute
+        /// later, and 20 after two minutes. The last one is that with the latest time that this
+        /// process has accepted. Nothing is compared with a later one, nor after a start with the
+        /// one before it.
+        max_change_per: Option<ChangePer> = None,
+            Kind::new("number/duration", change_per).optional(), example("\"10/1m\"");
         /// What happens to other values. "reject": the reading is rejected (out_of_range).
         /// "leave-out": the rest of the reading is stored. "keep-apart": temp is stored as
         /// temp_implausible, and is not in the summary of temp.
         action: RangeAction = RangeAction::Reject, choice(RangeAction::NAMES);
     }
+}
+
+/// `max_change_per`
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ChangePer {
+    change: ChangeMax,
+    /// As it was written.
+    text: Arc<str>,
+}
+
+impl Plain for ChangePer {
+    fn write(&self) -> Toml {
+        Toml::String(self.text.to_string())
+    }
+}
+
+fn change_per(node: &Node) -> Result<ChangePer, Bad> {
+    let read = |text: &str| {
+        let (by, per) = text.split_once('/')?;
+        let by = by.trim().parse::<f64>().ok();
+        let by = by.filter(|by| by.is_finite() && *by >= 0.0)?;
+        let per = parse_duration(per).filter(|per| !per.is_zero())?;
+        let change = ChangeMax { by, per };
+        let text = text.into();
+        Some(ChangePer { change, text })
+    };
+    let advice = "write a number, / and a duration, such as \"10/1m\" or \"0.5/10s\"";
+    let found = node.text().and_then(read);
+    found.ok_or_else(|| wrong(node, advice))
 }
 
 impl Range {
@@ -47,12 +87,14 @@ impl Range {
             .chars()
             .take(LABEL_CHARS_MAX)
             .collect();
+        let change = self.max_change_per.as_ref();
         Some(RangeRule {
             sensors: patterns(&self.sensors)?,
             fields: patterns(&self.fields)?,
             label: label.into(),
             min: self.min.map(|min| min.0),
             max: self.max.map(|max| max.0),
+            change: change.map(|change| (change.change, change.text.clone())),
             action: self.action,
         })
     }
@@ -71,8 +113,10 @@ pub(super) fn combinations(config: &Config, report: &mut Report) {
         impossible! { report;
             min.is_some() && max.is_some() && min > max => [&key("min"), &key("max")],
                 "the least value is greater than the greatest", "exchange min and max";
-            min.is_none() && max.is_none() => [&key("fields"), &key("min"), &key("max")],
-                "without min and max every value is plausible", "set one, or remove this entry";
+            min.is_none() && max.is_none() && range.max_change_per.is_none()
+                => [&key("fields"), &key("min"), &key("max"), &key("max_change_per")],
+                "without min, max and max_change_per every value is plausible",
+                "set one of them, or remove this entry";
         }
     }
 }
@@ -91,7 +135,7 @@ mod tests {
     #[test]
     fn ranges_are_read() {
         let text = "[[ranges]]\nsensors = [\"a*\"]\nfields = [\"t\", \"u*\"]\nmin = -40\nmax = 85.5\n\
-            action = \"keep-apart\"\n[[ranges]]\nfields = [\"*\"]\nmax = 1e3\n";
+            max_change_per = \"0.5/10s\"\naction = \"keep-apart\"\n[[ranges]]\nfields = [\"*\"]\nmax = 1e3\n";
         let config = loaded(text).unwrap().config;
         let ranges = config.decoding().ranges;
         let [first, second] = ranges.rules() else {
@@ -103,6 +147,9 @@ mod tests {
             (&*first.label, first.min, first.max, first.action),
             ("t,u*", Some(-40.0), Some(85.5), RangeAction::KeepApart)
         );
+        let per = std::time::Duration::from_secs(10);
+        let (change, text) = first.change.clone().unwrap();
+        assert_eq!((change, &*text), (ChangeMax { by: 0.5, per }, "0.5/10s"));
         assert!(second.sensors.is_all());
         assert_eq!(
             (second.min, second.max, second.action),
@@ -120,6 +167,18 @@ mod tests {
             ("fields = []\nmin = 1", "ranges[0].fields ("),
             ("fields = [\"t\"]\nmin = \"1\"", "ranges[0].min ("),
             ("fields = [\"t\"]\nmin = nan", "ranges[0].min ("),
+            (
+                "fields = [\"t\"]\nmax_change_per = \"10\"",
+                "ranges[0].max_change_per (",
+            ),
+            (
+                "fields = [\"t\"]\nmax_change_per = \"-1/1m\"",
+                "ranges[0].max_change_per (",
+            ),
+            (
+                "fields = [\"t\"]\nmax_change_per = \"1/0s\"",
+                "ranges[0].max_change_per (",
+            ),
             (
                 "fields = [\"t\"]\nmin = 1\naction = \"drop\"",
                 "\"leave-out\"",

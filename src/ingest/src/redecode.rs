@@ -10,7 +10,7 @@
 //! A dead letter does not record its sender. So the `write` patterns of its token are not applied, and
 //! a tag that is named like `ingest.sender_tag` is removed: it is not known to be true.
 //!
-//! `[[ranges]]` apply as to a new message.
+//! `[[ranges]]` apply as to a new message, but that no last value is known.
 //!
 //! Times are checked relative to the dead letter's receipt time, which is also the time of readings
 //! without a timestamp. `ingest` has the code that decodes a message of a protocol, the same as for

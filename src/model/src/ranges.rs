@@ -3,19 +3,45 @@
 //! Pure; shared by all threads that decode.
 //!
 //! **Why here.** What is acknowledged is stored, and a replay of the journal must store the same
-//! again. So the decision is made before the journal, where the sender can still be told. The builder
-//! sees each reading of each format under its stored names, and costs one comparison where no range
-//! exists.
+//! again. So the decision is made before the journal, where the sender can still be told, and not in
+//! the shard, which knows the last value of a field but must not drop what was acknowledged. The
+//! builder sees each reading of each format under its stored names, and costs one comparison where
+//! no range exists.
 //!
 //! **A value** is compared with the first rule whose patterns match its sensor and field, as a
 //! number; booleans and texts never are. [`RangeAction`] is what happens to a value outside.
+//!
+//! **Changes.** With [`ChangeMax`] a value is also compared with the last plausible one of its field
+//! with an earlier time, in [`LastValues`]. So neither the first value of a field nor a reading that
+//! is later than its successors is compared. The allowed change grows with the time between the
+//! two, and is the whole of `by` up to one `per`. So a value that has really changed is accepted
+//! after some time, whatever it is.
+//!
+//! **Redelivery.** A sender that sends a spike again must get the same answer, though the last
+//! value may be later than the spike by now. So values that changed too much are remembered, with
+//! their times.
+//!
+//! **Limits.** [`LastValues`] has about [`ENTRIES_MAX`] fields of sensors, 28 MiB, and as many
+//! spikes. Beyond it the ones that were not used for longest are forgotten, and their next value is
+//! not compared. So it is after a restart; and each instance compares what it receives.
 
 use std::fmt;
-use std::sync::Arc;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use hashbrown::HashTable;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::sensor_patterns::SensorPatterns;
 use crate::value::ValueRef;
 
+/// Fields of sensors whose last value is known.
+const ENTRIES_MAX: usize = 1 << 20;
+/// Number of locks, so that decoding threads rarely contend.
+const STRIPES: usize = 16;
+/// Of one generation of a stripe.
+const GENERATION_MAX: usize = ENTRIES_MAX / STRIPES / 2;
 /// Added to the name of a field whose value is kept apart.
 const SUFFIX: &str = "_implausible";
 /// The longest name that a record can hold.
@@ -33,6 +59,26 @@ crate::closed_set! {
     }
 }
 
+/// How far a value may change.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ChangeMax {
+    /// By so much, at least 0.
+    pub by: f64,
+    /// In this time.
+    pub per: Duration,
+}
+
+/// Limits are finite.
+impl Eq for ChangeMax {}
+
+impl ChangeMax {
+    fn allows(self, before: Last, now: Last) -> bool {
+        let elapsed_ms = now.ts_ms.abs_diff(before.ts_ms) as f64;
+        let periods = elapsed_ms / self.per.as_millis() as f64;
+        (now.value - before.value).abs() <= self.by * periods.max(1.0)
+    }
+}
+
 /// One entry of `[[ranges]]`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RangeRule {
@@ -46,6 +92,8 @@ pub struct RangeRule {
     pub min: Option<f64>,
     /// The greatest value.
     pub max: Option<f64>,
+    /// How far it may change; as in the configuration.
+    pub change: Option<(ChangeMax, Arc<str>)>,
     /// What happens to other values.
     pub action: RangeAction,
 }
@@ -76,6 +124,86 @@ impl Ranges {
     }
 }
 
+/// The last plausible value of a field.
+#[derive(Debug, Clone, Copy)]
+struct Last {
+    ts_ms: i64,
+    value: f64,
+}
+
+/// The last values of all fields, and the values that changed too much. A clone shares them.
+#[derive(Debug, Clone)]
+pub struct LastValues(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    /// Random, so that no sender can prepare colliding names.
+    seed: u64,
+    stripes: [Mutex<Stripe>; STRIPES],
+}
+
+#[derive(Debug, Default)]
+struct Stripe {
+    last: Generations<Last>,
+    spikes: Generations<()>,
+}
+
+/// Entries by their hash, in two generations: recently used, and older.
+#[derive(Debug)]
+struct Generations<T> {
+    young: HashTable<(u64, T)>,
+    old: HashTable<(u64, T)>,
+}
+
+impl<T> Default for Generations<T> {
+    fn default() -> Generations<T> {
+        Generations {
+            young: HashTable::new(),
+            old: HashTable::new(),
+        }
+    }
+}
+
+impl<T: Copy> Generations<T> {
+    fn get(&self, key: u64) -> Option<T> {
+        let is_it = |entry: &(u64, T)| entry.0 == key;
+        let found = self.young.find(key, is_it).or(self.old.find(key, is_it));
+        found.map(|(_, entry)| *entry)
+    }
+
+    fn put(&mut self, key: u64, entry: T) {
+        if let Some(found) = self.young.find_mut(key, |entry| entry.0 == key) {
+            found.1 = entry;
+            return;
+        }
+        if self.young.len() >= GENERATION_MAX {
+            self.old = std::mem::take(&mut self.young);
+        }
+        self.young.insert_unique(key, (key, entry), |entry| entry.0);
+    }
+}
+
+impl Default for LastValues {
+    fn default() -> LastValues {
+        LastValues(Arc::new(Inner {
+            seed: RandomState::new().hash_one(0),
+            stripes: Default::default(),
+        }))
+    }
+}
+
+impl LastValues {
+    fn key(&self, sensor_id: &str, field: &str) -> u64 {
+        let sensor = xxh3_64_with_seed(sensor_id.as_bytes(), self.0.seed);
+        xxh3_64_with_seed(field.as_bytes(), sensor)
+    }
+
+    fn with<R>(&self, key: u64, work: impl FnOnce(&mut Stripe) -> R) -> R {
+        let stripe = &self.0.stripes[(key >> 8) as usize % STRIPES];
+        work(&mut stripe.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
 /// A value outside of its range, for the sender.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Implausible {
@@ -83,7 +211,19 @@ pub struct Implausible {
     ranges: Ranges,
     field: Box<str>,
     value: f64,
+    why: Why,
     is_rejected: bool,
+}
+
+/// What a value breaks.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Why {
+    /// It is outside of `min` and `max`.
+    Outside,
+    /// It is too far from this value, so many milliseconds before it.
+    Changed(f64, u64),
+    /// The same value with the same time was too far from the last one.
+    ChangedBefore,
 }
 
 impl Implausible {
@@ -111,14 +251,22 @@ impl Implausible {
 
 impl fmt::Display for Implausible {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let RangeRule { min, max, .. } = self.rule();
+        let RangeRule {
+            min, max, change, ..
+        } = self.rule();
         let Implausible { field, value, .. } = self;
         write!(f, "{field} is {value}")?;
-        match (min, max) {
-            (Some(min), Some(max)) => write!(f, "; the range is {min} to {max}")?,
-            (Some(min), None) => write!(f, "; the range begins at {min}")?,
-            (None, Some(max)) => write!(f, "; the range ends at {max}")?,
-            (None, None) => {}
+        let by = change.as_ref().map_or("", |(_, text)| &**text);
+        match (self.why, min, max) {
+            (Why::Changed(before, ms), ..) => {
+                let seconds = ms as f64 / 1000.0;
+                write!(f, ", {seconds} s after {before}; it may change by {by}")?;
+            }
+            (Why::ChangedBefore, ..) => write!(f, " once more; it may change by {by}")?,
+            (Why::Outside, Some(min), Some(max)) => write!(f, "; the range is {min} to {max}")?,
+            (Why::Outside, Some(min), None) => write!(f, "; the range begins at {min}")?,
+            (Why::Outside, None, Some(max)) => write!(f, "; the range ends at {max}")?,
+            (Why::Outside, None, None) => {}
         }
         write!(f, " (ranges[{}])", self.rule)
     }
@@ -139,18 +287,23 @@ pub(crate) enum Verdict {
 #[derive(Debug)]
 pub struct RangeGuard {
     ranges: Ranges,
+    last: LastValues,
     /// For each name of the batch so far: the rules whose fields match.
     rules: Vec<Box<[usize]>>,
+    /// The last values if the present reading is committed.
+    pending: Vec<(u64, Last)>,
     /// What the present reading breaks.
     found: Vec<Implausible>,
 }
 
 impl RangeGuard {
     /// A guard for a batch; `None` if there are no rules.
-    pub fn new(ranges: &Ranges) -> Option<RangeGuard> {
+    pub fn new(ranges: &Ranges, last: &LastValues) -> Option<RangeGuard> {
         (!ranges.0.is_empty()).then(|| RangeGuard {
             ranges: ranges.clone(),
+            last: last.clone(),
             rules: vec![],
+            pending: vec![],
             found: vec![],
         })
     }
@@ -162,7 +315,9 @@ impl RangeGuard {
         fields: &[u16],
         values: impl Iterator<Item = ValueRef<'v>>,
         sensor_id: &str,
+        ts_ms: i64,
     ) -> Verdict {
+        self.pending.clear();
         self.found.clear();
         let ranges = self.ranges.clone();
         let rules = ranges.rules();
@@ -180,14 +335,15 @@ impl RangeGuard {
             };
             let name = &names[usize::from(*field)];
             let value = value.as_f64();
-            if rules[rule].contains(value) {
+            let Err(why) = self.judge(rule, sensor_id, name, Last { ts_ms, value }) else {
                 continue;
-            }
+            };
             self.found.push(Implausible {
                 rule,
                 ranges: ranges.clone(),
                 field: name.clone(),
                 value,
+                why,
                 is_rejected: false,
             });
             match rules[rule].action {
@@ -209,8 +365,47 @@ impl RangeGuard {
         }
     }
 
-    /// The present reading is committed.
+    /// Compares a value with its rule.
+    fn judge(&mut self, rule: usize, sensor_id: &str, field: &str, now: Last) -> Result<(), Why> {
+        let rule = &self.ranges.0[rule];
+        if !rule.contains(now.value) {
+            return Err(Why::Outside);
+        }
+        let Some((change, _)) = &rule.change else {
+            return Ok(());
+        };
+        let key = self.last.key(sensor_id, field);
+        // Under another rule it may be no spike.
+        let spike = [now.ts_ms as u64, now.value.to_bits(), change.by.to_bits()]
+            .into_iter()
+            .fold(key, |hash, part| {
+                xxh3_64_with_seed(&part.to_le_bytes(), hash)
+            });
+        let before = self.last.with(key, |stripe| match stripe.last.get(key) {
+            Some(before) if before.ts_ms < now.ts_ms => {
+                if change.allows(before, now) {
+                    return Ok(Some(before));
+                }
+                stripe.spikes.put(spike, ());
+                let after_ms = now.ts_ms.abs_diff(before.ts_ms);
+                Err(Why::Changed(before.value, after_ms))
+            }
+            before => match stripe.spikes.get(spike) {
+                Some(()) => Err(Why::ChangedBefore),
+                None => Ok(before),
+            },
+        })?;
+        if before.is_none_or(|before| before.ts_ms < now.ts_ms) {
+            self.pending.push((key, now));
+        }
+        Ok(())
+    }
+
+    /// The present reading is committed: its plausible values are the last ones now.
     pub(crate) fn commit(&mut self, found: &mut Vec<Implausible>) {
+        for (key, last) in self.pending.drain(..) {
+            self.last.with(key, |stripe| stripe.last.put(key, last));
+        }
         found.append(&mut self.found);
     }
 
@@ -237,7 +432,16 @@ mod tests {
             label: fields.into(),
             min: Some(-40.0),
             max: Some(85.0),
+            change: None,
             action,
+        }
+    }
+
+    fn changing(by: f64, seconds: u64, action: RangeAction) -> RangeRule {
+        let per = Duration::from_secs(seconds);
+        RangeRule {
+            change: Some((ChangeMax { by, per }, "some".into())),
+            ..rule("temp", action)
         }
     }
 
@@ -280,6 +484,15 @@ mod tests {
                 Some(error) => Err(error),
             };
             errors.into_iter().map(result).collect()
+        }
+
+        /// Whether each value of `temp` is plausible at its second.
+        fn plausible(&self, values: &[(i64, f64)]) -> Vec<bool> {
+            let one = |(second, value): &(i64, f64)| {
+                let values = [("temp", Value::Double(*value))];
+                self.send(&[(second * 1000, &values)])[0].is_ok()
+            };
+            values.iter().map(one).collect()
         }
     }
 
@@ -384,5 +597,71 @@ mod tests {
         let int = Value::Int;
         let expected = [None, Some(&int(20)), None, Some(&int(21))];
         assert_eq!(temps.collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn a_value_may_change_by_so_much_in_the_time_since_the_last_one() {
+        let rig = Rig::new([changing(10.0, 60, RangeAction::Reject)]);
+        let found = rig.plausible(&[
+            (0, 20.0),    // the first
+            (10, 30.0),   // 10 within a minute
+            (20, 41.0),   // 11
+            (30, 25.0),   // compared with 30
+            (150, 45.0),  // 20 in two minutes
+            (151, -39.0), // 84
+            (900, -39.0), // as far, in twelve minutes
+        ]);
+        assert_eq!(found, [true, true, false, true, true, false, true]);
+        // A value outside of the range is never the last one.
+        assert_eq!(rig.plausible(&[(901, 86.0), (902, -40.0)]), [false, true]);
+    }
+
+    #[test]
+    fn a_late_reading_is_not_compared_and_a_repeated_spike_is_one_again() {
+        let rig = Rig::new([changing(10.0, 60, RangeAction::Reject)]);
+        let batch = [(0, 20.0), (10, 60.0), (20, 21.0), (30, 22.0)];
+        assert_eq!(rig.plausible(&batch), [true, false, true, true]);
+        assert_eq!(
+            rig.plausible(&batch),
+            [true, false, true, true],
+            "sent again"
+        );
+        // Late, but never compared before.
+        assert_eq!(rig.plausible(&[(5, 50.0), (31, 23.0)]), [true, true]);
+        // With a wider rule it is none.
+        let wide = Rig {
+            ranges: [changing(50.0, 60, RangeAction::Reject)]
+                .into_iter()
+                .collect(),
+            ..rig
+        };
+        assert_eq!(wide.plausible(&batch), [true; 4]);
+    }
+
+    #[test]
+    fn a_rejected_reading_leaves_no_last_value() {
+        let other = RangeRule {
+            fields: SensorPatterns::parse(["humid"]).unwrap(),
+            ..rule("humid", RangeAction::Reject)
+        };
+        let rig = Rig::new([changing(10.0, 60, RangeAction::Reject), other]);
+        let bad = [("temp", Value::Int(60)), ("humid", Value::Int(1000))];
+        let good = [("temp", Value::Int(20)), ("humid", Value::Int(50))];
+        let stored = rig.send(&[(1, &bad), (2, &good)]);
+        assert_eq!(
+            stored.iter().map(Result::is_ok).collect::<Vec<_>>(),
+            [false, true]
+        );
+    }
+
+    #[test]
+    fn what_is_remembered_is_bounded() {
+        let mut all = Generations::default();
+        for key in 0..5 * GENERATION_MAX as u64 {
+            all.put(key, key);
+        }
+        assert!(all.young.len() + all.old.len() <= 2 * GENERATION_MAX);
+        let newest = 5 * GENERATION_MAX as u64 - 1;
+        assert_eq!((all.get(newest), all.get(0)), (Some(newest), None));
     }
 }

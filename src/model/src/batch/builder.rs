@@ -11,7 +11,7 @@ use super::{
 };
 use crate::fields::{BucketFieldsFull, FieldGuard, FieldLimiter};
 use crate::ids::stable_hash;
-use crate::ranges::{Implausible, RangeGuard, Ranges, Verdict};
+use crate::ranges::{Implausible, LastValues, RangeGuard, Ranges, Verdict};
 use crate::reading::Reading;
 use crate::sensor_patterns::SensorPatterns;
 use crate::span::Span;
@@ -339,7 +339,7 @@ impl BatchBuilder {
             return Err(BuildError::NoTime);
         }
         let sent = match self.ranges {
-            Some(_) => self.keep_in_range(sensor_id)?,
+            Some(_) => self.keep_in_range(sensor_id, ts_ms)?,
             None => None,
         };
         let tags_bytes: usize = tags.iter().map(|(k, v)| 3 + k.len() + v.len()).sum();
@@ -399,7 +399,7 @@ impl BatchBuilder {
 
     /// Leaves out or renames the values that are outside of their range. Returns the schema that
     /// the reading had before, if it has another one now.
-    fn keep_in_range(&mut self, sensor_id: &str) -> Result<Option<u32>, BuildError> {
+    fn keep_in_range(&mut self, sensor_id: &str, ts_ms: i64) -> Result<Option<u32>, BuildError> {
         let Some(guard) = &mut self.ranges else {
             return Ok(None);
         };
@@ -409,7 +409,7 @@ impl BatchBuilder {
         };
         let mut cursor = Cursor { rest: &self.values };
         let values = std::iter::from_fn(|| cursor.value());
-        let changed = match guard.check(&self.batch.names, fields, values, sensor_id) {
+        let changed = match guard.check(&self.batch.names, fields, values, sensor_id, ts_ms) {
             Verdict::Plausible => return Ok(None),
             Verdict::Rejected => return Err(BuildError::OutOfRange),
             Verdict::Changed(changed) => changed,
@@ -597,6 +597,7 @@ impl BatchBuilder {
 #[derive(Debug, Clone, Default)]
 pub struct Checks {
     fields: Option<FieldLimiter>,
+    last_values: LastValues,
 }
 
 impl Checks {
@@ -604,6 +605,7 @@ impl Checks {
     pub fn new(span: Span) -> Checks {
         Checks {
             fields: Some(FieldLimiter::new(span)),
+            ..Checks::default()
         }
     }
 
@@ -613,7 +615,7 @@ impl Checks {
         if let Some(fields) = &self.fields {
             out.guard(fields.guard(fields_max, now_ms));
         }
-        out.check_ranges(RangeGuard::new(ranges));
+        out.check_ranges(RangeGuard::new(ranges, &self.last_values));
     }
 }
 

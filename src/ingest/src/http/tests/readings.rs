@@ -562,6 +562,7 @@ async fn a_value_outside_of_its_range_is_named_with_the_range() {
         label: field.into(),
         min: Some(-40.0),
         max: Some(85.0),
+        change: None,
         action,
     };
     let ranges = [

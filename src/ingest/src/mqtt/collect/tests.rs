@@ -226,6 +226,7 @@ fn a_message_outside_of_a_range_is_a_dead_letter_that_a_wider_range_accepts() {
             label: "temp".into(),
             min: Some(min),
             max: None,
+            change: None,
             action: RangeAction::Reject,
         };
         let decoding = Decoding {
