@@ -564,10 +564,11 @@ def process(board):
         [(rate("hourbucket_tls_handshakes_total", "port, result"), "{{instance}} {{port}} {{result}}")], "cps", width=6, min=0,
     )
     board.graph(
-        "Settings", "Reloads (SIGHUP) by result, and the age of the settings in effect.",
+        "Settings", "Reloads (SIGHUP) by result, the age of the settings in effect, and how many ranges they have.",
         [
             (f"hourbucket_config_reloads_total{S}", "{{instance}} {{result}}"),
             (f"time() - hourbucket_config_last_reload_success_timestamp_seconds{S}", "{{instance}} age in s"),
+            (f"hourbucket_ranges_active{S}", "{{instance}} ranges"),
         ],
         "short", width=6, min=0, alerts=["HourbucketSettingsRefused"],
     )

@@ -45,6 +45,9 @@ declare! {
     /// them: reject, leave-out, keep-apart.
     counter values_out_of_range_total(fields: &str, action: RangeAction) in "values";
 
+    /// Entries of [[ranges]] in effect.
+    gauge ranges_active() in "ranges";
+
     /// MQTT messages without a payload, which hold no reading: a sign-off, or a retained message
     /// that is cleared.
     counter messages_empty_total(source: Source) in "messages",
@@ -412,8 +415,9 @@ impl Drop for PromqlRunning {
     }
 }
 
-/// Creates the counters of these ranges.
+/// Creates the series of these ranges.
 pub fn ranges(ranges: &Ranges) {
+    ranges_active(ranges.rules().len() as f64);
     for rule in ranges.rules() {
         values_out_of_range_total(&rule.label, rule.action, 0);
     }
