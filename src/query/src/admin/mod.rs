@@ -9,6 +9,7 @@
 pub mod access;
 mod answer;
 pub(crate) mod api;
+mod compressed;
 mod cursor;
 pub mod health;
 mod page;
@@ -227,9 +228,11 @@ fn router(
         .route(readyz, get(ready))
         .route(openapi, get(async || text("application/json", OPENAPI)))
         .with_state(health)
-        .merge(tail::routes(access.clone()))
         .merge(prometheus::routes(reads.clone(), access.clone()))
-        .merge(api::routes(reads.map(|(reads, _)| reads), access))
+        .merge(api::routes(reads.map(|(reads, _)| reads), access.clone()))
+        .layer(from_fn(compressed::compress))
+        // Its lines must not wait in a compressor.
+        .merge(tail::routes(access))
         .fallback(not_found)
         .method_not_allowed_fallback(not_allowed)
         .layer(from_fn(discard_rest))

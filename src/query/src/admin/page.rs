@@ -125,7 +125,10 @@ pub(super) async fn page(asked: HeaderMap) -> Response {
 }
 
 /// The members of a list header.
-fn listed<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'a str> {
+pub(super) fn listed<'a>(
+    headers: &'a HeaderMap,
+    name: &HeaderName,
+) -> impl Iterator<Item = &'a str> {
     headers
         .get_all(name)
         .iter()

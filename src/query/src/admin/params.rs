@@ -182,7 +182,7 @@ fn preferred(headers: &HeaderMap) -> Format {
 }
 
 /// A range of media types and its weight, the parameter `q`.
-fn weighted(part: &str) -> (&str, f32) {
+pub(super) fn weighted(part: &str) -> (&str, f32) {
     let (range, parameters) = part.split_once(';').unwrap_or((part, ""));
     let weight = parameters.split(';').find_map(|parameter| {
         let (name, value) = parameter.split_once('=')?;

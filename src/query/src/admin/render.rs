@@ -6,7 +6,7 @@ use axum::body::{Body, Bytes};
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderName, HeaderValue};
 use axum::response::Response;
-use futures_util::stream;
+use futures_util::{StreamExt, stream};
 use serde_json::Value as Json;
 use tokio::sync::OwnedSemaphorePermit;
 
@@ -18,6 +18,8 @@ use model::{Rows, ValueRef, rfc3339};
 
 /// Readings per chunk.
 const PIECE: usize = 512;
+/// A response of one chunk that is not larger does not count as one that is being sent.
+const SMALL_BYTES_MAX: usize = 64 << 10;
 
 /// Headers in which NDJSON and CSV carry what JSON has as `next`, `complete` and `readings_until`.
 const NEXT: HeaderName = HeaderName::from_static("x-hourbucket-next");
@@ -98,7 +100,7 @@ pub(super) fn readings_body(
             )
         }
     };
-    let pieces = BodyChunks {
+    let mut pieces = BodyChunks {
         format,
         begin: Some(begin),
         rows,
@@ -107,11 +109,19 @@ pub(super) fn readings_body(
         is_first: true,
         _sending: sending,
     };
-    let body = stream::unfold(pieces, |mut pieces| async move {
-        let piece = pieces.next()?;
-        Some((Ok::<_, Infallible>(Bytes::from(piece)), pieces))
-    });
-    let mut response = Response::new(Body::from_stream(body));
+    let first = pieces.next().unwrap_or_default();
+    // Of a small body, the length tells that it need not be compressed.
+    let body = if pieces.is_done() && first.len() <= SMALL_BYTES_MAX {
+        Body::from(first)
+    } else {
+        let first = stream::iter([Ok::<_, Infallible>(Bytes::from(first))]);
+        let rest = stream::unfold(pieces, |mut pieces| async move {
+            let piece = pieces.next()?;
+            Some((Ok(Bytes::from(piece)), pieces))
+        });
+        Body::from_stream(first.chain(rest))
+    };
+    let mut response = Response::new(body);
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
     headers.insert(
@@ -128,8 +138,12 @@ pub(super) fn readings_body(
 }
 
 impl BodyChunks {
+    fn is_done(&self) -> bool {
+        self.begin.is_none() && self.rows.is_empty() && self.end.is_empty()
+    }
+
     fn next(&mut self) -> Option<String> {
-        if self.begin.is_none() && self.rows.is_empty() && self.end.is_empty() {
+        if self.is_done() {
             return None;
         }
         let mut piece = self.begin.take().unwrap_or_default();

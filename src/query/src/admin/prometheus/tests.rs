@@ -4,6 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use flate2::read::GzDecoder;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -304,4 +305,65 @@ async fn fields_that_the_catalogue_does_not_record_cause_a_warning() {
             "{path}"
         );
     }
+}
+
+/// The head, in lower case, and the body, of an answer to a client that accepts this encoding.
+async fn encoded(addr: SocketAddr, path: &str, accepted: &str) -> (String, Vec<u8>) {
+    let mut stream = TcpStream::connect(addr).await.unwrap();
+    let request =
+        format!("GET {path} HTTP/1.0\r\nhost: localhost\r\naccept-encoding: {accepted}\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut all = Vec::new();
+    stream.read_to_end(&mut all).await.unwrap();
+    let end = all.windows(4).position(|four| four == b"\r\n\r\n").unwrap();
+    let head = String::from_utf8_lossy(&all[..end]).to_lowercase();
+    (head, all.split_off(end + 4))
+}
+
+#[tokio::test]
+async fn large_answers_are_compressed_if_the_client_accepts_it() {
+    let addr = serve(4, catalogued(2000, 1).await, Config::default().promql).await;
+    let large = "/prometheus/api/v1/label/site/values";
+    let (head, plain) = encoded(addr, large, "identity").await;
+    assert!(!head.contains("content-encoding"), "{head}");
+    assert!(plain.len() > 10_000, "{}", plain.len());
+    for (accepted, coding) in [
+        ("gzip", "gzip"),
+        ("deflate, zstd;q=0.5, gzip;q=0.4", "zstd"),
+    ] {
+        let (head, packed) = encoded(addr, large, accepted).await;
+        assert!(
+            head.contains(&format!("content-encoding: {coding}")) && head.contains("vary:"),
+            "{head}"
+        );
+        let mut unpacked = vec![];
+        match coding {
+            "gzip" => std::io::copy(&mut GzDecoder::new(&*packed), &mut unpacked).map(drop),
+            _ => zstd::stream::copy_decode(&*packed, &mut unpacked),
+        }
+        .unwrap();
+        assert_eq!(unpacked, plain, "{coding}");
+        assert!(packed.len() < plain.len() / 2, "{coding}: {}", packed.len());
+    }
+    for small in ["/prometheus/api/v1/labels", "/livez"] {
+        let (head, _) = encoded(addr, small, "gzip, zstd").await;
+        assert!(
+            head.contains(" 200 ") && !head.contains("encoding"),
+            "{head}"
+        );
+    }
+    // What is watched comes line by line.
+    let mut tail = TcpStream::connect(addr).await.unwrap();
+    let request = "GET /v1/tail HTTP/1.1\r\nhost: localhost\r\naccept-encoding: gzip\r\n\r\n";
+    tail.write_all(request.as_bytes()).await.unwrap();
+    let mut first = vec![];
+    while !first.ends_with(b"\r\n\n\r\n") {
+        let read = timeout(Duration::from_secs(60), tail.read_buf(&mut first)).await;
+        assert!(read.unwrap().unwrap() > 0, "the stream ended");
+    }
+    let first = String::from_utf8(first).unwrap().to_lowercase();
+    assert!(
+        first.contains(" 200 ") && !first.contains("content-encoding"),
+        "{first}"
+    );
 }
