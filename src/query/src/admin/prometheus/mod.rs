@@ -7,6 +7,7 @@ mod listing;
 mod params;
 mod remote_read;
 mod run;
+mod status;
 
 #[cfg(test)]
 mod tests;
@@ -32,7 +33,7 @@ use crate::read::ReadService;
 use config::Promql;
 
 /// The routes of this API.
-pub const ROUTES: [&str; 9] = [
+pub const ROUTES: [&str; 20] = [
     "/prometheus/api/v1/query",
     "/prometheus/api/v1/query_range",
     "/prometheus/api/v1/series",
@@ -42,6 +43,17 @@ pub const ROUTES: [&str; 9] = [
     "/prometheus/api/v1/status/buildinfo",
     "/prometheus/api/v1/format_query",
     "/prometheus/api/v1/read",
+    "/prometheus/api/v1/query_exemplars",
+    "/prometheus/api/v1/rules",
+    "/prometheus/api/v1/alerts",
+    "/prometheus/api/v1/targets",
+    "/prometheus/api/v1/status/config",
+    "/prometheus/api/v1/status/flags",
+    "/prometheus/api/v1/status/runtimeinfo",
+    "/prometheus/api/v1/status/tsdb",
+    "/prometheus/api/v1/status/walreplay",
+    "/prometheus",
+    "/prometheus/",
 ];
 
 /// All other paths.
@@ -68,6 +80,7 @@ pub(super) fn routes(reads: Option<(Arc<ReadService>, Promql)>, access: Access) 
         build_at,
         format_at,
         read_at,
+        status @ ..,
     ] = ROUTES;
     Router::new()
         .route(query_at, form(query))
@@ -78,6 +91,7 @@ pub(super) fn routes(reads: Option<(Arc<ReadService>, Promql)>, access: Access) 
         .route(metadata_at, only_get(get(metadata)))
         .route(build_at, only_get(get(build_info)))
         .route(format_at, form(formatted))
+        .merge(status::routes(status))
         .route_layer(from_fn_with_state(access.clone(), access::guard))
         .merge(remote_read::routes(read_at, access))
         .route(OTHERS, any(async || PrometheusError::NotFound))

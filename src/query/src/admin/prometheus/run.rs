@@ -40,6 +40,8 @@ pub(super) struct Runner {
     pub(super) reads: Arc<ReadService>,
     pub(super) settings: Arc<Promql>,
     turns: Arc<Semaphore>,
+    /// Since when queries run, ms since 1970.
+    pub(super) started_ms: i64,
 }
 
 /// Stops the query's thread when the client goes away: its request is dropped then.
@@ -59,6 +61,7 @@ impl Runner {
     pub(super) fn new(reads: Arc<ReadService>, settings: Promql) -> Runner {
         let turns = Arc::new(Semaphore::new(settings.queries_max));
         Runner {
+            started_ms: reads.now_ms(),
             reads,
             settings: Arc::new(settings),
             turns,

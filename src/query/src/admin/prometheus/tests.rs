@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use flate2::read::GzDecoder;
+use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -366,4 +367,42 @@ async fn large_answers_are_compressed_if_the_client_accepts_it() {
         first.contains(" 200 ") && !first.contains("content-encoding"),
         "{first}"
     );
+}
+
+#[tokio::test]
+async fn what_a_prometheus_also_has_is_answered_in_its_form_and_without_secrets() {
+    let addr = port(4).await;
+    for (path, wanted) in [
+        ("rules", json!({ "groups": [] })),
+        ("alerts", json!({ "alerts": [] })),
+        ("query_exemplars?query=temp&start=1&end=2", json!([])),
+        (
+            "targets?state=active",
+            json!({ "activeTargets": [], "droppedTargets": [], "droppedTargetCounts": {} }),
+        ),
+        ("status/config", json!({ "yaml": "" })),
+        (
+            "status/walreplay",
+            json!({ "min": 0, "max": 0, "current": 0 }),
+        ),
+    ] {
+        assert_eq!(success(addr, path).await["data"], wanted, "{path}");
+    }
+    let flags = &success(addr, "status/flags").await["data"];
+    assert_eq!(flags["query.lookback-delta"], "5m");
+    assert!(flags.as_object().unwrap().values().all(Value::is_string));
+    let info = &success(addr, "status/runtimeinfo").await["data"];
+    assert!(
+        info["startTime"].as_str() <= info["serverTime"].as_str(),
+        "{info}"
+    );
+    let tsdb = &success(addr, "status/tsdb").await["data"];
+    assert_eq!(tsdb["headStats"]["numSeries"], 0);
+    for path in ["/prometheus", "/prometheus/"] {
+        let answer = get(addr, path).await;
+        assert!(answer.starts_with("HTTP/1.1 200"), "{path}: {answer}");
+        assert!(answer.contains("/prometheus/api/v1"), "{answer}");
+    }
+    let wrong = get(addr, "/prometheus/api/v1/query_exemplars?start=x").await;
+    assert!(wrong.starts_with("HTTP/1.1 400"), "{wrong}");
 }
