@@ -1,4 +1,4 @@
-//! Errors of syntax name the token that cannot be there.
+//! Errors name their place, those of syntax the token that cannot be there.
 
 use query::promql;
 
@@ -17,7 +17,7 @@ fn usual_mistakes_are_named_with_their_place() {
         ),
         (
             "sum(temp) by (site",
-            "parse error: unclosed left parenthesis",
+            "1:19: parse error: unclosed left parenthesis",
         ),
         (
             "sum by (site) temp",
@@ -44,7 +44,7 @@ fn usual_mistakes_are_named_with_their_place() {
         ),
         (
             "temp # \"a\n  + é\"\" \"b\"",
-            "parse error: unexpected character: 'é'",
+            "2:5: parse error: unexpected character: 'é'",
         ),
         (
             "temp # \"a\n  + \"é\" \"b\"",
@@ -68,6 +68,52 @@ fn usual_mistakes_are_named_with_their_place() {
     assert_eq!(error(&long), "parse error: invalid promql query");
     let long = format!("temp {}", "humid".repeat(100));
     assert!(error(&long).len() < 100);
+}
+
+/// The places are those of Prometheus' parser; the texts are not compared.
+#[test]
+fn errors_of_meaning_have_the_place_of_prometheus() {
+    for (query, at) in [
+        ("rate(temp)", "1:6"),
+        ("sum(rate(temp)) + rate(humid)", "1:10"),
+        ("sum by (site) (temp[5m])", "1:16"),
+        ("quantile_over_time(temp, temp[5m])", "1:20"),
+        ("clamp(temp, 1,\n temp)", "2:2"),
+        ("topk(temp, humid)", "1:6"),
+        ("count_values(1, humid)", "1:14"),
+        ("1 + abs((temp[5m]))", "1:9"),
+        ("1 > 2", "1:3"),
+        ("temp + (1 == 2)", "1:11"),
+        ("1 + 1 > 2", "1:7"),
+        ("temp + bool 2", "1:6"),
+        ("sum(temp) and 1", "1:1"),
+        ("1 + (sum by (a) (temp) and 1)", "1:6"),
+        ("temp * on (a) group_left (a) humid", "1:6"),
+        ("temp + \"a\"", "1:8"),
+        ("-temp[5m]", "1:1"),
+        ("1 + -\"a\"", "1:5"),
+        ("sum(temp)[5m]", "1:10"),
+        ("abs(temp offset 1m [5m])", "1:20"),
+        ("rate(temp[0s])", "1:11"),
+        ("temp offset 1m offset 2m", "1:1"),
+        ("1 + sum(temp) offset 1m", "1:5"),
+        ("abs()", "1:1"),
+        ("1 + abs(temp, humid)", "1:5"),
+        ("1 + nosuch(temp)", "1:5"),
+        ("sum(temp, humid)", "1:1"),
+        ("temp + {}", "1:8"),
+        ("temp{site=~\".*\"} + {site=~\".*\"}", "1:20"),
+        ("temp + temp{site=~\"(\"}", "1:13"),
+        ("temp + )", "1:9"),
+        ("temp{site=\"a\"", "1:14"),
+        ("temp + 'a", "1:8"),
+    ] {
+        let found = error(query);
+        assert!(
+            found.starts_with(&format!("{at}: parse error: ")),
+            "{query}: {found}, wanted {at}"
+        );
+    }
 }
 
 #[test]

@@ -20,6 +20,7 @@ mod guard;
 mod labels;
 mod matcher;
 mod parse;
+mod place;
 mod raw_strings;
 mod re2;
 mod regex_texts;

@@ -2,6 +2,7 @@
 //! module uses. Its tree is converted and its gaps are closed: types of all arguments, extensions
 //! that PromQL does not have, numbers that it cannot represent.
 
+use std::ops::Range;
 use std::panic::catch_unwind;
 use std::time::{Duration, SystemTime};
 
@@ -20,20 +21,33 @@ use super::functions::{self, Function, Kind};
 use super::guard;
 use super::labels::METRIC_NAME;
 use super::matcher::Matcher;
+use super::place::{Tried, place};
 use super::raw_strings::in_double_quotes;
 use super::regex_texts::{marked, text_of, unmarked};
-use super::unexpected::unexpected;
+use super::unexpected::{line_and_column, tokens, unexpected};
 
 /// The parser's text for a query whose tokens are in no order that it knows.
 const UNKNOWN_SYNTAX: &str = "invalid promql query";
+/// The beginning of the text of an error, after its place.
+const PARSE_ERROR: &str = "parse error: ";
+/// How the errors of regular expressions begin.
+const REGEX_ERRORS: [&str; 2] = ["error parsing regexp", "regular expression needs"];
 
 /// Parses a query.
 ///
 /// # Errors
 /// It is not valid, too large, or uses an unsupported feature.
 pub fn parse(text: &str) -> Result<Query, PromqlError> {
+    converted(text, true).map_err(|error| placed(text, error))
+}
+
+/// `compiles`: whether regular expressions are; otherwise they stand for any text.
+fn converted(text: &str, compiles: bool) -> Result<Query, PromqlError> {
     let parsed = parsed(text)?;
-    let mut convert = Convert { selectors: 0 };
+    let mut convert = Convert {
+        selectors: 0,
+        compiles,
+    };
     let expr = convert.expr(parsed)?;
     Ok(Query {
         expr,
@@ -60,32 +74,83 @@ pub fn parse_selector(text: &str) -> Result<Vec<Matcher>, PromqlError> {
     let wrong = || PromqlError::bad_data(format!("{text:?} is not a series selector"));
     let is_plain = |vs: &p::VectorSelector| vs.offset.is_none() && vs.at.is_none();
     let found = parsed(text).and_then(|found| match found {
-        p::Expr::VectorSelector(vs) if is_plain(&vs) => matchers(vs.name, vs.matchers),
+        p::Expr::VectorSelector(vs) if is_plain(&vs) => matchers(vs.name, vs.matchers, true),
         _ => Err(wrong()),
     });
     found.map_err(|error| match error {
         PromqlError::BadData(detail) if detail.contains("at least one non-empty matcher") => {
             PromqlError::bad_data("match[] must contain at least one non-empty matcher")
         }
-        PromqlError::BadData(detail) => {
-            PromqlError::bad_data(format!("invalid parameter \"match[]\": {detail}"))
-        }
-        error => error,
+        error => match placed(text, error) {
+            PromqlError::BadData(detail) => {
+                PromqlError::bad_data(format!("invalid parameter \"match[]\": {detail}"))
+            }
+            error => error,
+        },
     })
 }
 
 fn parsed(text: &str) -> Result<p::Expr, PromqlError> {
     guard::check(text)?;
-    let parse_error = |detail: &str| PromqlError::bad_data(format!("parse error: {detail}"));
     match catch_unwind(|| p::parse(&readable(text))) {
         Ok(Ok(parsed)) => Ok(parsed),
-        Ok(Err(detail)) if detail == UNKNOWN_SYNTAX => Err(match unexpected(text, is_parsed) {
-            Some((at, what)) => PromqlError::bad_data(format!("{at}: parse error: {what}")),
-            None => parse_error(&detail),
-        }),
-        Ok(Err(detail)) => Err(parse_error(&detail)),
-        Err(_) => Err(parse_error("the query cannot be represented")),
+        Ok(Err(detail)) => Err(invalid(detail)),
+        Err(_) => Err(invalid("the query cannot be represented")),
     }
+}
+
+/// The error with its place.
+fn placed(text: &str, error: PromqlError) -> PromqlError {
+    let PromqlError::BadData(detail) = &error else {
+        return error;
+    };
+    let Some(problem) = detail.strip_prefix(PARSE_ERROR) else {
+        let is_of_regex = REGEX_ERRORS.iter().any(|begin| detail.starts_with(begin));
+        let found = is_of_regex.then(|| regex_place(text, &error)).flatten();
+        return match found {
+            Some(at) => PromqlError::bad_data(format!("{at}: {PARSE_ERROR}{detail}")),
+            None => error,
+        };
+    };
+    let found = match problem {
+        UNKNOWN_SYNTAX => unexpected(text, is_parsed),
+        _ => place(text, problem, &TriedParts(&error)).map(|at| (at, problem.to_owned())),
+    };
+    match found {
+        Some((at, what)) => PromqlError::bad_data(format!("{at}: {PARSE_ERROR}{what}")),
+        None => error,
+    }
+}
+
+/// Parts of a query with this error.
+struct TriedParts<'e>(&'e PromqlError);
+
+impl Tried for TriedParts<'_> {
+    fn is_same_error(&self, part: &str) -> bool {
+        converted(part, false).is_err_and(|error| error == *self.0)
+    }
+
+    fn value_type(&self, part: &str) -> Option<ValueType> {
+        let query = converted(part, false).ok()?;
+        Some(query.expr.value_type())
+    }
+
+    fn argument_types(&self, function: &str) -> Option<&'static [ValueType]> {
+        functions::find(function).map(|function| function.args)
+    }
+}
+
+/// The place of the label whose regular expression has this error.
+fn regex_place(text: &str, error: &PromqlError) -> Option<String> {
+    let tokens = tokens(text);
+    let is_wrong = |three: &&[Range<usize>]| {
+        let [_, op, value] = three else { return false };
+        let op = &text[op.clone()];
+        let matcher = format!("{{a=\"a\",b{op}{}}}", &text[value.clone()]);
+        matches!(op, "=~" | "!~") && converted(&matcher, true).is_err_and(|found| found == *error)
+    };
+    let wrong = tokens.windows(3).find(is_wrong)?;
+    Some(line_and_column(text, wrong[0].start))
 }
 
 /// The query as the parser reads it.
@@ -118,6 +183,7 @@ impl Query {
 
 struct Convert {
     selectors: usize,
+    compiles: bool,
 }
 
 impl Convert {
@@ -161,7 +227,7 @@ impl Convert {
         let at = vs.at.as_ref().map(|found| at(found).unwrap_or(far));
         Ok(Selector {
             id,
-            matchers: matchers(vs.name, vs.matchers)?,
+            matchers: matchers(vs.name, vs.matchers, self.compiles)?,
             offset_ms,
             at,
         })
@@ -329,7 +395,7 @@ fn check_args(function: &Function, args: &[Expr]) -> Result<(), PromqlError> {
 }
 
 fn invalid(text: impl Into<String>) -> PromqlError {
-    PromqlError::bad_data(format!("parse error: {}", text.into()))
+    PromqlError::bad_data(format!("{PARSE_ERROR}{}", text.into()))
 }
 
 fn type_name(value_type: ValueType) -> &'static str {
@@ -352,7 +418,11 @@ fn expect(expr: &Expr, wanted: ValueType, place: &str) -> Result<(), PromqlError
     }
 }
 
-fn matchers(name: Option<String>, of: Matchers) -> Result<Vec<Matcher>, PromqlError> {
+fn matchers(
+    name: Option<String>,
+    of: Matchers,
+    compiles: bool,
+) -> Result<Vec<Matcher>, PromqlError> {
     if !of.or_matchers.is_empty() {
         return Err(invalid(
             "unexpected \"or\" in label matching; use separate selectors joined by `or`",
@@ -370,6 +440,7 @@ fn matchers(name: Option<String>, of: Matchers) -> Result<Vec<Matcher>, PromqlEr
     for matcher in of.matchers {
         let (text, is_regex) = text_of(matcher.value);
         all.push(match (matcher.op, is_regex) {
+            (_, true) if !compiles && text != ".*" => Matcher::equal(matcher.name, "any"),
             (MatchOp::Equal, false) => Matcher::equal(matcher.name, text),
             (MatchOp::NotEqual, false) => Matcher::not_equal(matcher.name, text),
             (MatchOp::Equal | MatchOp::Re(_), _) => Matcher::regex(matcher.name, text, true)?,

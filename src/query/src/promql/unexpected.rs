@@ -11,7 +11,7 @@ use super::durations::{is_in_word, word_end};
 use super::raw_strings::end_of;
 
 /// A larger query is not searched, because each try parses it.
-const QUERY_BYTES_MAX: usize = 2 << 10;
+pub(super) const QUERY_BYTES_MAX: usize = 2 << 10;
 /// Characters of a token that are shown.
 const SHOWN_MAX: usize = 40;
 /// What may come next: in an expression, a matcher, a range, or after a keyword.
@@ -29,7 +29,7 @@ pub(super) fn unexpected(text: &str, is_parsed: impl Fn(&str) -> bool) -> Option
         return None;
     }
     let tokens = tokens(text);
-    let is_expected = |token: &Range<usize>| begins_query(&text[..token.end], &is_parsed);
+    let is_expected = |token: &Range<usize>| is_beginning(&text[..token.end], &is_parsed);
     let token = tokens.get(tokens.partition_point(is_expected));
     let at = token.map_or(text.trim_end().len(), |token| token.start);
     let what = match token {
@@ -39,13 +39,18 @@ pub(super) fn unexpected(text: &str, is_parsed: impl Fn(&str) -> bool) -> Option
         }
         None => "unexpected end of the query".to_owned(),
     };
-    let line = text[..at].split('\n').count();
-    let before = text[..at].rsplit('\n').next().unwrap_or_default();
-    Some((format!("{line}:{}", before.chars().count() + 1), what))
+    Some((line_and_column(text, at), what))
 }
 
-/// Whether a text of whole tokens is the beginning of a query.
-fn begins_query(text: &str, is_parsed: &impl Fn(&str) -> bool) -> bool {
+/// A place as Prometheus writes it.
+pub(super) fn line_and_column(text: &str, at: usize) -> String {
+    let line = text[..at].split('\n').count();
+    let before = text[..at].rsplit('\n').next().unwrap_or_default();
+    format!("{line}:{}", before.chars().count() + 1)
+}
+
+/// Whether a text of whole tokens is the beginning of a query that fulfils a condition.
+pub(super) fn is_beginning(text: &str, fulfils: &impl Fn(&str) -> bool) -> bool {
     let mut closing: Vec<char> = vec![];
     for token in tokens(text) {
         match &text[token] {
@@ -61,12 +66,12 @@ fn begins_query(text: &str, is_parsed: &impl Fn(&str) -> bool) -> bool {
     NEXT.iter().any(|next| {
         AFTER
             .iter()
-            .any(|after| is_parsed(&format!("{text} {next}{last}{after}{others}")))
+            .any(|after| fulfils(&format!("{text} {next}{last}{after}{others}")))
     })
 }
 
 /// The tokens, without white space and comments.
-fn tokens(text: &str) -> Vec<Range<usize>> {
+pub(super) fn tokens(text: &str) -> Vec<Range<usize>> {
     let mut tokens = vec![];
     let mut in_brackets = false;
     let mut at = 0;
