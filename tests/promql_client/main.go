@@ -67,7 +67,7 @@ func main() {
 	print("query_range", matrix, err)
 	_, _, err = prometheus.Query(within, "sum(", start)
 	print("bad query", nil, err)
-	_, _, err = prometheus.Query(within, "histogram_quantile(0.9, temp)", start)
+	_, _, err = prometheus.Query(within, "info(temp)", start)
 	print("unsupported", nil, err)
 	series, _, err := prometheus.Series(within, []string{"temp"}, start, end)
 	print("series", series, err)

@@ -306,7 +306,7 @@ fn bad_input_is_refused(service: &Service) {
             "reg",
         ),
         (
-            "query?query=histogram_quantile(0.9,temp)".to_owned(),
+            "query?query=info(temp)".to_owned(),
             400,
             "bad_data",
             "not supported",

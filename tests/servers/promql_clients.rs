@@ -171,7 +171,7 @@ fn the_official_go_client_understands_every_answer() {
         (
             "unsupported",
             "bad_data",
-            "histogram_quantile\" is not supported",
+            "1:1: parse error: function \"info\" is not supported",
         ),
     ] {
         let error = answers[what]["error"].as_str().unwrap_or_default();

@@ -84,6 +84,25 @@ pub(super) fn series() -> Vec<Series> {
         300_000,
         || 7.0,
     ));
+    // Buckets of a histogram, some of which decrease, and one of a bound that is no number.
+    for (path, bounds) in [
+        ("/a", &["0.1", "0.5", "1", "+Inf"][..]),
+        ("/b", &["-1", "2.5", "+Inf"]),
+        ("/c", &["1", "2"]),
+        ("/d", &["+Inf", "x"]),
+    ] {
+        let mut observed = 0.0;
+        for bound in bounds {
+            let labels = [("__name__", "took_bucket"), ("le", bound), ("path", path)];
+            let mut count = observed * 50.0;
+            observed += f64::from(rng.i32(-1..6));
+            let each = observed;
+            all.push(made(&labels, 2_000, 60_000, || {
+                count += each.max(0.0);
+                count
+            }));
+        }
+    }
     all
 }
 

@@ -23,6 +23,40 @@ const OVER_TIME: &str = "absent_over_time avg_over_time changes count_over_time 
 const OPERATORS: &str = "+ - * / % ^ atan2 == != > < >= <=";
 const AGGREGATIONS: &str = "sum avg count min max group stddev stdvar";
 
+const HISTOGRAMS: &str = r#"
+histogram_quantile(-0.5, rate(took_bucket[10m]))
+histogram_quantile(0, rate(took_bucket[10m]))
+histogram_quantile(0.1, rate(took_bucket[10m]))
+histogram_quantile(0.5, took_bucket)
+histogram_quantile(0.5, rate(took_bucket[10m]))
+histogram_quantile(0.9, rate(took_bucket[10m]))
+histogram_quantile(0.99, sum by (le) (rate(took_bucket[10m])))
+histogram_quantile(1, rate(took_bucket[10m]))
+histogram_quantile(1.5, rate(took_bucket[10m]))
+histogram_quantile(NaN, rate(took_bucket[10m]))
+histogram_quantile(scalar(sparse) / 10, rate(took_bucket[10m]))
+histogram_quantile(0.9, nothing)
+histogram_quantile(0.9, temp)
+histogram_quantile(0.9, {__name__=~"took_.+|temp"})
+histogram_quantile(0.5, took_bucket{path="/a", le!="+Inf"})
+histogram_quantile(0.5, took_bucket * -1)
+histogram_fraction(0, 0.5, took_bucket)
+histogram_fraction(0.2, 0.7, rate(took_bucket[10m]))
+histogram_fraction(-2, 0, took_bucket)
+histogram_fraction(-5, 10, took_bucket)
+histogram_fraction(-Inf, +Inf, took_bucket)
+histogram_fraction(NaN, 1, took_bucket)
+histogram_fraction(1, 0, took_bucket)
+histogram_fraction(3, 4, took_bucket)
+histogram_quantiles(took_bucket, "q", 0.5, 0.9)
+histogram_quantiles(rate(took_bucket[10m]), "q", 1, 0.25)
+histogram_count(took_bucket)
+histogram_sum(took_bucket)
+histogram_avg(took_bucket)
+histogram_stddev(took_bucket)
+histogram_stdvar(temp)
+"#;
+
 const OTHERS: &str = r#"
 1
 -1 ^ 2
@@ -309,6 +343,7 @@ pub(super) fn fixed() -> Vec<Asked> {
             "{op} by (sensor_id) ({{__name__=~\"temp|hum|sparse\"}})"
         ));
     }
+    texts.extend(HISTOGRAMS.trim().lines().map(str::to_owned));
     let mut all = vec![];
     for (i, query) in texts.into_iter().enumerate() {
         // On a full hour, with samples on both edges, and next to it.

@@ -12,9 +12,11 @@ pub(crate) enum Kind {
     Date(fn(i64) -> f64),
     /// Of the samples of a window.
     OverTime(OverTime),
+    /// Of the buckets of histograms.
+    Histogram,
     /// Everything else, by name.
     Special,
-    /// Needs native or classic histograms, or is not supported.
+    /// Not supported.
     Unsupported,
 }
 
@@ -106,6 +108,10 @@ const fn special(
     f(name, args, optional, returns, Kind::Special)
 }
 
+const fn histogram(name: &'static str, args: &'static [ValueType], optional: i32) -> Function {
+    f(name, args, optional, Vector, Kind::Histogram)
+}
+
 const fn unsupported(name: &'static str, args: &'static [ValueType], optional: i32) -> Function {
     f(name, args, optional, Vector, Kind::Unsupported)
 }
@@ -165,14 +171,14 @@ static FUNCTIONS: &[Function] = &[
     map("exp", f64::exp),
     over("first_over_time", OverTime::First),
     map("floor", f64::floor),
-    unsupported("histogram_avg", &[Vector], 0),
-    unsupported("histogram_count", &[Vector], 0),
-    unsupported("histogram_fraction", &[Scalar, Scalar, Vector], 0),
-    unsupported("histogram_quantile", &[Scalar, Vector], 0),
-    unsupported("histogram_quantiles", &[Vector, String, Scalar], -1),
-    unsupported("histogram_stddev", &[Vector], 0),
-    unsupported("histogram_stdvar", &[Vector], 0),
-    unsupported("histogram_sum", &[Vector], 0),
+    histogram("histogram_avg", &[Vector], 0),
+    histogram("histogram_count", &[Vector], 0),
+    histogram("histogram_fraction", &[Scalar, Scalar, Vector], 0),
+    histogram("histogram_quantile", &[Scalar, Vector], 0),
+    histogram("histogram_quantiles", &[Vector, String, Scalar], -1),
+    histogram("histogram_stddev", &[Vector], 0),
+    histogram("histogram_stdvar", &[Vector], 0),
+    histogram("histogram_sum", &[Vector], 0),
     date("hour", dates::hour),
     over("idelta", OverTime::Idelta),
     over("increase", OverTime::Increase),

@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 /// The label that holds the name of the metric: the name of the field.
 pub(crate) const METRIC_NAME: &str = "__name__";
+/// The label with the sensor's id.
+pub(crate) const SENSOR_ID: &str = "sensor_id";
 
 /// Immutable and cheap to clone. The order of label sets is Prometheus': by names and values, pair
 /// by pair.

@@ -32,7 +32,7 @@ pub use self::ast::Query;
 pub(crate) use self::error::PromqlError;
 pub use self::eval::{Evaluated, QueryTime, Stop, evaluate, requests};
 pub use self::labels::Labels;
-pub(crate) use self::labels::METRIC_NAME;
+pub(crate) use self::labels::{METRIC_NAME, SENSOR_ID};
 pub use self::matcher::Matcher;
 pub use self::parse::{format as format_query, parse, parse_selector};
 pub use self::series::{

@@ -342,8 +342,8 @@ impl Convert {
             .ok_or_else(|| invalid(format!("unknown function with name {name:?}")))?;
         if matches!(function.kind, Kind::Unsupported) {
             return Err(invalid(format!(
-                "function {name:?} is not supported: hourbucket stores no histograms and no info \
-                 metrics; docs/promql.md lists the supported features"
+                "function {name:?} is not supported: hourbucket stores no info metrics; \
+                 docs/promql.md lists the supported features"
             )));
         }
         let mut args = call

@@ -3,12 +3,9 @@
 use std::sync::Arc;
 
 use super::{ReadError, ReadService};
-use crate::promql::{Labels, METRIC_NAME, Matcher};
+use crate::promql::{Labels, METRIC_NAME, Matcher, SENSOR_ID};
 use model::{FieldKinds, SensorId};
 use store::catalog::{CatalogEntry, CatalogQuery};
-
-/// The label with the sensor's id.
-pub(crate) const SENSOR_ID: &str = "sensor_id";
 
 /// Which sensors a reader may read.
 pub(crate) type MayRead<'a> = &'a (dyn Fn(&str) -> bool + Send + Sync);

@@ -20,6 +20,7 @@ impl Evaluator<'_> {
             }
             Kind::Date(date) => self.date(call, date, grid).map(Val::Vector),
             Kind::OverTime(function) => self.call_over_time(function, call, grid).map(Val::Vector),
+            Kind::Histogram => self.histogram(call, grid).map(Val::Vector),
             Kind::Special => self.special(call, grid),
             Kind::Unsupported => Err(PromqlError::execution(format!(
                 "{} is not supported",

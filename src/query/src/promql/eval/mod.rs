@@ -11,6 +11,7 @@ mod collect;
 pub(crate) mod dates;
 mod evaluator;
 mod grid;
+mod histograms;
 mod label_calls;
 mod math;
 mod over_time;
