@@ -236,6 +236,7 @@ def traffic(board):
             (rate("hourbucket_readings_retimed_total", "source"), "{{instance}} {{source}} retimed"),
             (rate("hourbucket_values_left_out_total", "source"), "{{instance}} {{source}} left out"),
             (rate("hourbucket_values_out_of_range_total", "fields, action"), "{{instance}} {{fields}} out of range, {{action}}"),
+            (rate("hourbucket_names_renamed_total", "source"), "{{instance}} {{source}} names changed"),
             (rate("hourbucket_messages_empty_total", "source"), "{{instance}} {{source}} empty"),
         ],
         "cps",

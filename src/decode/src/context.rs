@@ -4,6 +4,7 @@
 use std::str::FromStr;
 use std::sync::LazyLock;
 
+use super::names::Renamed;
 use config::{Config, Decoding, Limits, Line, Native, ScalarFormat};
 
 /// How a payload is encoded: the setting `format`.
@@ -153,6 +154,8 @@ pub struct Context<'a> {
     /// be unique and already in their stored form; [`TopicTemplate`](super::TopicTemplate)
     /// guarantees both.
     pub tags: &'a [(&'a str, &'a str)],
+    /// Notes the names that are stored differently.
+    pub renamed: Option<&'a Renamed>,
 }
 
 /// The treatment of a reading whose time is before `limits.unset_before`.
@@ -221,6 +224,7 @@ impl<'a> Context<'a> {
             sensor_id: None,
             field: None,
             tags: &[],
+            renamed: None,
         }
     }
 }

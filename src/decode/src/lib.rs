@@ -61,6 +61,7 @@ pub mod topic;
 pub use context::{Context, Format, TsUnit, UnknownName, UnsetClock};
 pub use decoder::{Decoder, Formats, UnknownFormat};
 pub use line::quote_lines;
+pub use names::Renamed;
 pub use padding::unpadded;
 pub use reasons::RejectReason;
 pub use rejects::{HINTS_MAX, KEPT_MAX, LeftOut, OutOfRange, Reject, Rejects};

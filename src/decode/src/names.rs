@@ -3,15 +3,17 @@
 //! too long are rejected.
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::Context;
 use super::RejectReason;
 use super::rejects::Fault;
 use super::time::Stamp;
 use config::Limits;
-use model::BatchBuilder;
 use model::batch::BuildError;
 use model::fields::BucketFieldsFull;
+use model::{BatchBuilder, stored_name};
 
 /// Most tags of a reading, independent of `limits.tags_max`: they are collected on the stack.
 pub(super) const TAGS_MAX: usize = 64;
@@ -19,35 +21,40 @@ pub(super) const TAGS_MAX: usize = 64;
 const NAME_MAX_BYTES: usize = 255;
 const TAGS_MAX_BYTES: usize = 65_535;
 
-/// The stored name of a field or tag: `.`, NUL and a leading `$` become `_`, the empty name becomes
-/// `_`, and `ts`, `meta` and `_id`, which the documents use, get a leading `_`. `None`: the name
-/// stays as it is.
-fn renamed(raw: &str) -> Option<String> {
-    let reserved = |name: &str| matches!(name, "ts" | "meta" | "_id");
-    let bad_char = raw.bytes().any(|b| b == b'.' || b == 0) || raw.starts_with('$');
-    if !bad_char && !raw.is_empty() && !reserved(raw) {
-        return None;
+/// Names that are stored differently, each once.
+#[derive(Debug, Default)]
+pub struct Renamed(Mutex<BTreeSet<String>>);
+
+impl Renamed {
+    /// Names that are kept; further ones are not noted.
+    const NAMES_MAX: usize = 100;
+
+    /// The names as they came. Empties the list.
+    pub fn take(&self) -> BTreeSet<String> {
+        std::mem::take(&mut *self.lock())
     }
-    let mut name: String = raw
-        .chars()
-        .map(|c| if c == '.' || c == '\0' { '_' } else { c })
-        .collect();
-    if name.is_empty() || name.starts_with('$') {
-        name.replace_range(..name.len().min(1), "_");
+
+    fn note(&self, name: &str) {
+        let mut names = self.lock();
+        if names.len() < Renamed::NAMES_MAX && !names.contains(name) {
+            names.insert(name.to_owned());
+        }
     }
-    // After replacing characters, because `$id` has become `_id`.
-    if reserved(&name) {
-        name.insert(0, '_');
+
+    fn lock(&self) -> MutexGuard<'_, BTreeSet<String>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
-    Some(name)
 }
 
 /// The stored name of a field or tag; allocates only if it differs.
-pub(super) fn name<'n>(raw: &'n str, limits: &Limits) -> Result<Cow<'n, str>, Fault> {
-    let name = renamed(raw).map_or(Cow::Borrowed(raw), Cow::Owned);
-    let max = bytes_max(limits);
+pub(super) fn name<'n>(raw: &'n str, cx: &Context<'_>) -> Result<Cow<'n, str>, Fault> {
+    let name = stored_name(raw);
+    let max = bytes_max(cx.limits);
     if name.len() > max {
         return Err(too_long(raw, name.len(), max));
+    }
+    if let (Cow::Owned(_), Some(renamed)) = (&name, cx.renamed) {
+        renamed.note(raw);
     }
     Ok(name)
 }
@@ -67,8 +74,8 @@ pub(super) fn too_long(name: &str, bytes: usize, max: usize) -> Fault {
 
 /// The same for an owned or longer-lived name, which is returned unchanged unless it must be
 /// renamed.
-pub(super) fn stored<'n>(raw: Cow<'n, str>, limits: &Limits) -> Result<Cow<'n, str>, Fault> {
-    let renamed = match name(&raw, limits)? {
+pub(super) fn stored<'n>(raw: Cow<'n, str>, cx: &Context<'_>) -> Result<Cow<'n, str>, Fault> {
+    let renamed = match name(&raw, cx)? {
         Cow::Owned(name) => Some(name),
         Cow::Borrowed(_) => None,
     };
@@ -80,17 +87,17 @@ pub(super) fn add_tag<'n>(
     tags: &mut Vec<(Cow<'n, str>, Cow<'n, str>)>,
     key: Cow<'n, str>,
     text: Cow<'n, str>,
-    limits: &Limits,
+    cx: &Context<'_>,
 ) -> Result<(), Fault> {
-    check_text(&key, &text, limits)?;
-    let key = stored(key, limits)?;
+    check_text(&key, &text, cx.limits)?;
+    let key = stored(key, cx)?;
     if tags.iter().any(|(k, _)| *k == key) {
         return Err(Fault::new(
             RejectReason::DuplicateKey,
             format!("duplicate tag {}", excerpt(&key)),
         ));
     }
-    let max = limits.tags_max.min(TAGS_MAX);
+    let max = cx.limits.tags_max.min(TAGS_MAX);
     if tags.len() >= max {
         return Err(too_many_tags(max));
     }
@@ -263,11 +270,14 @@ pub(super) fn excerpt(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tests::limits;
 
     #[test]
     fn names_that_the_store_cannot_hold_are_renamed() {
-        let limits = limits();
+        let renamed = Renamed::default();
+        let cx = Context {
+            renamed: Some(&renamed),
+            ..Context::usual()
+        };
         for (raw, stored) in [
             ("temp", "temp"),
             ("a.b", "a_b"),
@@ -286,11 +296,12 @@ mod tests {
             ("ü.ü", "ü_ü"),
             ("__proto__", "__proto__"),
         ] {
-            assert_eq!(name(raw, &limits).unwrap(), stored, "{raw:?}");
+            assert_eq!(name(raw, &cx).unwrap(), stored, "{raw:?}");
+            assert_eq!(renamed.take().contains(raw), raw != stored, "{raw:?}");
         }
-        assert!(name(&"k".repeat(128), &limits).is_ok());
+        assert!(name(&"k".repeat(128), &cx).is_ok());
         assert_eq!(
-            name(&"k".repeat(129), &limits).unwrap_err().reason,
+            name(&"k".repeat(129), &cx).unwrap_err().reason,
             RejectReason::NameTooLong
         );
     }

@@ -66,7 +66,7 @@ fn reading(payload: &[u8], cx: &Context<'_>, out: &mut BatchBuilder) -> Result<D
     if let ValueRef::Str(text) = value {
         names::check_text(field, text, limits)?;
     }
-    let name = names::name(field, limits)?;
+    let name = names::name(field, cx)?;
     add_value(out, &name, value, limits.fields_max)?;
     names::commit(
         out,

@@ -48,6 +48,11 @@ declare! {
     /// Entries of [[ranges]] in effect.
     gauge ranges_active() in "ranges";
 
+    /// Names of fields and tags that are stored differently, because a document cannot have them
+    /// (a.b becomes a_b): each once for a body, or for MQTT messages that are decoded together, and
+    /// at most 100.
+    counter names_renamed_total(source: Source) in "names", zero (source in Source::SENDERS);
+
     /// MQTT messages without a payload, which hold no reading: a sign-off, or a retained message
     /// that is cleared.
     counter messages_empty_total(source: Source) in "messages",

@@ -260,8 +260,7 @@ impl<'a, 't> Walk<'a, 't> {
 
     /// Keeps the template of the line at `begin`, which was just committed and has these tags.
     fn learn(&mut self, begin: usize, keys: Vec<Cow<'t, str>>) {
-        let limits = self.cx.limits;
-        let stored = |raw: Cow<'t, str>| Some((raw.clone(), names::stored(raw, limits).ok()?));
+        let stored = |raw: Cow<'t, str>| Some((raw.clone(), names::stored(raw, self.cx).ok()?));
         let keys = keys.into_iter().map(stored).collect::<Option<Vec<_>>>();
         let template = keys.and_then(|keys| {
             Template::learn(&template::Line {
@@ -370,7 +369,7 @@ impl<'a, 't> Walk<'a, 't> {
             } else {
                 &key
             };
-            let name = names::name(name, limits)?;
+            let name = names::name(name, self.cx)?;
             let checked = match value {
                 ValueRef::Str(text) => names::check_text(&name, text, limits),
                 _ => Ok(()),
@@ -436,7 +435,7 @@ impl<'a, 't> Walk<'a, 't> {
         })?;
         for (key, value) in &mut self.tags {
             names::check_text(key, value, limits)?;
-            *key = names::stored(std::mem::take(key), limits)?;
+            *key = names::stored(std::mem::take(key), self.cx)?;
         }
         unique(&self.tags)?;
         let out = &mut *self.out;

@@ -125,7 +125,7 @@ impl Fields<'_, '_, '_> {
         };
         add_value(
             self.out,
-            &names::name(&renamed, limits)?,
+            &names::name(&renamed, self.around.cx)?,
             value,
             limits.fields_max,
         )

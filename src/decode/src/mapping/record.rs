@@ -267,7 +267,7 @@ impl<'m> Tags<'m> {
         cx: &Context<'_>,
     ) -> Result<(), Fault> {
         names::check_text(name, &text, cx.limits)?;
-        let name = names::name(name, cx.limits)?;
+        let name = names::name(name, cx)?;
         if self.list.iter().any(|(other, _)| *other == name) {
             return Ok(());
         }

@@ -243,7 +243,7 @@ impl<'a> Points<'a> {
         };
         add_value(
             self.out,
-            &names::name(&self.metric, limits)?,
+            &names::name(&self.metric, self.cx)?,
             value,
             limits.fields_max,
         )?;
@@ -266,7 +266,7 @@ impl<'a> Points<'a> {
             let name = format!("{}_{name}", self.metric);
             add_value(
                 self.out,
-                &names::name(&name, limits)?,
+                &names::name(&name, self.cx)?,
                 value,
                 limits.fields_max,
             )
@@ -372,7 +372,7 @@ fn tags<'t>(
         .min(TAGS_MAX)
         .saturating_sub(cx.tags.len());
     for (key, value) in own.list.iter().chain(&resource.list) {
-        let Ok(name) = names::name(key, cx.limits) else {
+        let Ok(name) = names::name(key, cx) else {
             continue;
         };
         let too_long = value.len() > cx.limits.string_max_bytes;

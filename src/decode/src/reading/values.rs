@@ -38,7 +38,7 @@ impl<'de> ReadingDecoder<'_, 'de> {
                 return Err(unusable(key, token));
             }
         };
-        let name = names::name(key, limits)?;
+        let name = names::name(key, self.cx)?;
         add_value(self.out, &name, value, limits.fields_max)
     }
 
@@ -64,7 +64,7 @@ impl<'de> ReadingDecoder<'_, 'de> {
                 return Err(unusable(&key, &token));
             }
         };
-        names::add_tag(&mut self.tags, key, text, self.cx.limits)
+        names::add_tag(&mut self.tags, key, text, self.cx)
     }
 }
 

@@ -305,7 +305,7 @@ impl<'a, 'd> Samples<'a, 'd> {
         let mut added = vec![];
         for sample in samples {
             let value = ValueRef::Double(f64::from_bits(sample.bits));
-            let name = names::name(sample.field, limits);
+            let name = names::name(sample.field, self.cx);
             match name.and_then(|name| add_value(out, &name, value, limits.fields_max)) {
                 Ok(()) => added.push(sample.index),
                 Err(fault) => self.rejects.fault(sample.index, fault),
@@ -336,7 +336,7 @@ fn tags<'t>(labels: &[Label<'t>], cx: &Context<'_>) -> Vec<(Cow<'t, str>, Cow<'t
         .min(TAGS_MAX)
         .saturating_sub(cx.tags.len());
     for label in labels {
-        let Ok(name) = names::name(label.name, cx.limits) else {
+        let Ok(name) = names::name(label.name, cx) else {
             continue;
         };
         let too_long = label.value.len() > cx.limits.string_max_bytes;

@@ -407,7 +407,6 @@ impl<'a, 'de> Pack<'a, 'de> {
 
     /// The fields of a record, under their stored names.
     fn fields<'r>(&self, record: &'r Resolved<'de>) -> Result<Vec<(String, ValueRef<'r>)>, Fault> {
-        let limits = self.cx.limits;
         let unit = record.unit.as_deref().filter(|_| record.by_unit);
         let own = self.own_name(record);
         let number = |v: &Number| match *v {
@@ -427,7 +426,7 @@ impl<'a, 'de> Pack<'a, 'de> {
                 (own, None) => own.to_owned(),
                 (own, Some(unit)) => format!("{own}_{unit}"),
             };
-            fields.push((names::name(&name, limits)?.into_owned(), value));
+            fields.push((names::name(&name, self.cx)?.into_owned(), value));
         }
         if let Some(sum) = &record.sum {
             let name = match (own, unit) {
@@ -436,7 +435,7 @@ impl<'a, 'de> Pack<'a, 'de> {
                 (own, None) => format!("{own}_sum"),
                 (own, Some(unit)) => format!("{own}_{unit}_sum"),
             };
-            fields.push((names::name(&name, limits)?.into_owned(), number(sum)));
+            fields.push((names::name(&name, self.cx)?.into_owned(), number(sum)));
         }
         Ok(fields)
     }

@@ -81,7 +81,7 @@ impl<'r, 'a> Gathered<'r, 'a> {
         if let ValueRef::Str(text) = value {
             names::check_text(name, text, limits).map_err(NoValue::Fault)?;
         }
-        let name = names::name(name, limits).map_err(NoValue::Fault)?;
+        let name = names::name(name, self.cx).map_err(NoValue::Fault)?;
         self.fields.push(Field {
             index,
             time,

@@ -17,7 +17,7 @@ use super::error::IngestError;
 use super::form::{Form, NEITHER, Shape, TOO_MANY};
 use crate::count_out_of_range;
 use config::{Decoding, Limits};
-use decode::{Context, Decoder, RejectReason, Rejects, TsUnit};
+use decode::{Context, Decoder, RejectReason, Rejects, Renamed, TsUnit};
 use journal::admission::{AdmissionError, IngestBatch};
 use model::ack::{Ack, AckOutcome, AckWaiter};
 use model::{BatchBuilder, Checks, DeadLetter, ReadingBatch};
@@ -235,11 +235,13 @@ impl DecodeJob {
             }
         });
         let usual = Context::of_http(&self.decoding, self.received_at_ms);
+        let renamed = Renamed::default();
         let context = Context {
             limits: of_import.as_ref().unwrap_or(usual.limits),
             ts_unit: self.options.ts_unit,
             sensor_id: self.options.origin.sensor_id.as_deref(),
             field: self.options.origin.field.as_deref(),
+            renamed: Some(&renamed),
             ..usual
         };
         let topic = self.options.origin.topic.as_deref();
@@ -295,6 +297,7 @@ impl DecodeJob {
         let kept =
             (self.options.origin.keeping && !rejects.is_empty()).then(|| payload.into_owned());
         let is_overfull = builder.take_is_overfull();
+        metrics::names_renamed_total(Source::Http, renamed.take().len() as u64);
         Ok(DecodedBody {
             batch: builder.finish(),
             rejects,

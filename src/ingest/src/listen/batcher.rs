@@ -333,6 +333,7 @@ impl Batcher {
             rejected,
             left_out,
             out_of_range,
+            renamed,
             empty,
             hints: found,
             ..
@@ -347,6 +348,7 @@ impl Batcher {
         metrics::readings_retimed_total(Source::MqttDirect, batch.retimed() as u64);
         metrics::values_left_out_total(Source::MqttDirect, left_out);
         count_out_of_range(&out_of_range);
+        metrics::names_renamed_total(Source::MqttDirect, renamed);
         for (topic, hint) in &found {
             hints::note(Source::MqttDirect, topic, hint);
         }

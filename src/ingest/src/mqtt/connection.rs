@@ -453,6 +453,7 @@ impl<'a> Connection<'a> {
         metrics::readings_retimed_total(Source::Mqtt, gathered.batch.retimed() as u64);
         metrics::values_left_out_total(Source::Mqtt, gathered.left_out);
         count_out_of_range(&gathered.out_of_range);
+        metrics::names_renamed_total(Source::Mqtt, gathered.renamed);
         for (topic, hint) in &gathered.hints {
             hints::note(Source::Mqtt, topic, hint);
         }

@@ -6,7 +6,9 @@ use std::fmt;
 use regex::{Regex, RegexBuilder};
 
 use super::error::PromqlError;
+use super::labels::METRIC_NAME;
 use super::re2::from_re2;
+use model::stored_name;
 
 /// Bytes of a compiled regular expression. Matching takes linear time.
 const REGEX_BYTES_MAX: usize = 1 << 20;
@@ -90,6 +92,18 @@ impl Matcher {
                 Op::NotRegex(pattern)
             },
         })
+    }
+
+    /// The same for the stored names of fields and tags, which have no `.`: of its label, and of the
+    /// metric that it names.
+    pub(crate) fn stored(&self) -> Matcher {
+        let mut stored = self.clone();
+        if self.name != METRIC_NAME {
+            stored.name = stored_name(&self.name).into_owned();
+        } else if matches!(self.op, Op::Equal | Op::NotEqual) && !self.value.is_empty() {
+            stored.value = stored_name(&self.value).into_owned();
+        }
+        stored
     }
 
     /// Whether a label with this value is selected; an absent label has an empty value.

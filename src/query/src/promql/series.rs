@@ -110,6 +110,16 @@ pub struct SelectorRequest {
     pub windows: Option<Windows>,
 }
 
+impl SelectorRequest {
+    /// The same with the stored names of fields and tags.
+    pub(crate) fn stored(&self) -> SelectorRequest {
+        SelectorRequest {
+            matchers: self.matchers.iter().map(Matcher::stored).collect(),
+            ..self.clone()
+        }
+    }
+}
+
 /// The samples of one series, or the statistics of its windows.
 #[derive(Debug, Clone, PartialEq)]
 pub enum SeriesData {

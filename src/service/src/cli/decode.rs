@@ -5,8 +5,10 @@ use std::time::Duration;
 
 use config::{Config, Decoding, write_duration};
 use decode::topic::{Captured, TopicTemplate};
-use decode::{Context, Formats, RejectReason, Rejects, TsUnit, sparkplug, stands_for_number, time};
-use model::{BatchBuilder, Checks, ReadingBatch, ReadingRef, ValueRef};
+use decode::{
+    Context, Formats, RejectReason, Rejects, Renamed, TsUnit, sparkplug, stands_for_number, time,
+};
+use model::{BatchBuilder, Checks, ReadingBatch, ReadingRef, ValueRef, stored_name};
 
 /// What payloads are decoded with.
 pub(super) struct Decode {
@@ -168,6 +170,7 @@ pub(super) fn run(
         .topic
         .and_then(|topic| templates.iter().find_map(|t| t.capture(topic)));
 
+    let renamed = Renamed::default();
     let mut rejects = Rejects::new();
     let mut builder = settings.builder(received_at_ms);
     if captured.is_none() && request.topic.is_some() && request.template.is_some() {
@@ -188,13 +191,14 @@ pub(super) fn run(
             sensor_id,
             field,
             tags: &tags,
+            renamed: Some(&renamed),
             ..Context::new(decoding, received_at_ms)
         };
         decoder.decode(payload, request.topic, &cx, &mut builder, &mut rejects);
     }
     rejects.note_ranges(&mut builder);
     let batch = builder.finish();
-    let printed = show(&batch, &rejects, out, request.quiet)?;
+    let printed = show(&batch, &rejects, &renamed, out, request.quiet)?;
     Ok(settings.with_times(printed, &batch, received_at_ms))
 }
 
@@ -212,7 +216,11 @@ fn run_sparkplug(
         .topic
         .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, needs_topic))?;
     let decoding = &settings.decoding;
-    let cx = Context::new(decoding, received_at_ms);
+    let renamed = Renamed::default();
+    let cx = Context {
+        renamed: Some(&renamed),
+        ..Context::new(decoding, received_at_ms)
+    };
     let mut rejects = Rejects::new();
     let mut builder = settings.builder(received_at_ms);
     let mut state = sparkplug::Sparkplug::new();
@@ -234,7 +242,7 @@ fn run_sparkplug(
     state.decode(topic, payload, &cx, &mut builder, &mut rejects);
     rejects.note_ranges(&mut builder);
     let batch = builder.finish();
-    let printed = show(&batch, &rejects, out, request.quiet)?;
+    let printed = show(&batch, &rejects, &renamed, out, request.quiet)?;
     Ok(settings.with_times(printed, &batch, received_at_ms))
 }
 
@@ -255,6 +263,7 @@ fn birth_topics(topic: &str) -> Vec<String> {
 fn show(
     batch: &ReadingBatch,
     rejects: &Rejects,
+    renamed: &Renamed,
     out: &mut impl Write,
     quiet: bool,
 ) -> io::Result<DecodeOutput> {
@@ -272,6 +281,16 @@ fn show(
             "hourbucket: {n} readings with a time that cannot be used (unset, unreadable, or \
              without a zone); they get the time of receipt (over HTTP, that of an unset clock is \
              rejected unless limits.unset_over_http or the format allows it)"
+        );
+    }
+    let renamed = renamed.take();
+    if !renamed.is_empty() && !quiet {
+        let pairs = renamed
+            .iter()
+            .map(|name| format!("{name} as {}", stored_name(name)));
+        eprintln!(
+            "hourbucket: stored under another name, because a document cannot have this one: {}",
+            pairs.collect::<Vec<_>>().join(", ")
         );
     }
     let left_out = rejects.left_out();

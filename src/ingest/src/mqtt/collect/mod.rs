@@ -15,7 +15,8 @@ use config::{Decoding, Limits, Retained, Subscription};
 use decode::sparkplug::{Rebirth, Sparkplug};
 use decode::topic::{TopicTemplate, filter_matches};
 use decode::{
-    Context, Decoder, Formats, HINTS_MAX, OutOfRange, RejectReason, Rejects, TsUnit, sparkplug,
+    Context, Decoder, Formats, HINTS_MAX, OutOfRange, RejectReason, Rejects, Renamed, TsUnit,
+    sparkplug,
 };
 use model::batch::{BYTES_MAX, NAMES_MAX};
 use model::{BatchBuilder, Checks, DeadLetter, ReadingBatch};
@@ -143,6 +144,8 @@ pub(crate) struct CollectedBatch {
     pub left_out: u64,
     /// Values outside of their ranges.
     pub out_of_range: OutOfRange,
+    /// Number of names that are stored differently.
+    pub renamed: u64,
     /// The first hints of the decoders, each with the topic of its message.
     pub hints: Vec<(String, String)>,
 }
@@ -171,6 +174,7 @@ pub(crate) struct Collector {
     empty: u64,
     left_out: u64,
     out_of_range: OutOfRange,
+    renamed: Renamed,
     hints: Vec<(String, String)>,
     /// Rejects of the current message; kept to reuse the allocation.
     rejects: Rejects,
@@ -231,6 +235,7 @@ impl Collector {
             empty: 0,
             left_out: 0,
             out_of_range: OutOfRange::default(),
+            renamed: Renamed::default(),
             hints: vec![],
             rejects: Rejects::new(),
         })
@@ -294,6 +299,7 @@ impl Collector {
             empty: std::mem::take(&mut self.empty),
             left_out: std::mem::take(&mut self.left_out),
             out_of_range: std::mem::take(&mut self.out_of_range),
+            renamed: self.renamed.take().len() as u64,
             hints: std::mem::take(&mut self.hints),
         }
     }
@@ -504,6 +510,7 @@ impl Collector {
             settings,
             sparkplug,
             rebirths,
+            renamed,
             ..
         } = self;
         let payload_bytes_max = settings.payload_bytes_max;
@@ -552,6 +559,7 @@ impl Collector {
             sensor_id: captured.sensor_id,
             field: captured.field,
             tags: &captured.tags,
+            renamed: Some(renamed),
             ..Context::new(decoding, received_at_ms)
         };
         match &route.how {

@@ -16,6 +16,7 @@ use super::run::{Runner, Shown, Work};
 use crate::admin::access::Reader;
 use crate::promql::{Labels, METRIC_NAME, Matcher, PromqlError, parse_selector};
 use crate::read::selector::SelectedSensor;
+use model::stored_name;
 
 /// Times stay within the range of dates, so that the sums of the catalogue's precision do not
 /// overflow.
@@ -53,12 +54,10 @@ pub(super) async fn label_values(
 ) -> Answered {
     let name = name.map_err(|error| PrometheusError::bad_data(error.body_text()))?;
     let params = Params::new(&uri, b"")?;
-    let name = unescaped(&name.0);
-    if name.is_empty() {
-        return Err(PrometheusError::bad_data(format!(
-            "invalid label name: {name:?}"
-        )));
+    if name.0.is_empty() {
+        return Err(PrometheusError::bad_data("invalid label name: \"\""));
     }
+    let name = stored_name(&unescaped(&name.0)).into_owned();
     list(runner, params, reader, Asked::LabelValues(name)).await
 }
 
@@ -135,7 +134,7 @@ impl Listing {
         if self.asked == Asked::Metadata {
             let name = params.get("metric");
             let matchers: Vec<Matcher> = name
-                .map(|name| Matcher::equal(METRIC_NAME, name))
+                .map(|name| Matcher::equal(METRIC_NAME, name).stored())
                 .into_iter()
                 .collect();
             return self.add_matching(work, &matchers, overlaps_ms, reader);
@@ -150,6 +149,7 @@ impl Listing {
         // One after another, so that only one has its regular expressions in memory.
         for text in selectors {
             let matchers = parse_selector(text)?;
+            let matchers: Vec<Matcher> = matchers.iter().map(Matcher::stored).collect();
             self.add_matching(work, &matchers, overlaps_ms, reader)?;
         }
         Ok(())

@@ -217,7 +217,8 @@ impl Work {
         all: &[SelectorRequest],
         reader: &Reader,
     ) -> Result<(Vec<Vec<SelectedSeries>>, Missing), PrometheusError> {
-        self.until_stopped(self.load(all, reader))
+        let all: Vec<_> = all.iter().map(SelectorRequest::stored).collect();
+        self.until_stopped(self.load(&all, reader))
     }
 
     /// Waits for what is loaded, unless the client goes away or the time is up.

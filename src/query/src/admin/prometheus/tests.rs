@@ -369,6 +369,37 @@ async fn large_answers_are_compressed_if_the_client_accepts_it() {
     );
 }
 
+/// So `{"a.b"}` finds what a sender calls so.
+#[tokio::test]
+async fn names_are_found_as_they_were_sent() {
+    let store = Arc::new(MemoryStore::new());
+    let update = CatalogUpdate {
+        sensor_id: "S1".into(),
+        tags: Some((1000, [("http_status".to_owned(), "200".to_owned())].into())),
+        fields: [("a_b".into(), FieldKinds::NUMBER)].into(),
+        first_ts_ms: 1000,
+        last_ts_ms: 1000,
+        arrived_ms: 1000,
+        created_ms: 0,
+    };
+    store.merge_catalog(&[&update]).await.unwrap();
+    let addr = serve(4, store, Config::default().promql).await;
+    for selector in [
+        "{%22a.b%22}",
+        "{%22a.b%22,%22http.status%22=%22200%22}",
+        "{__name__=%22a.b%22}",
+        "{%22http.status%22=~%222.*%22}",
+        "a_b",
+    ] {
+        let found = success(addr, &format!("series?match[]={selector}")).await;
+        assert_eq!(found["data"][0]["__name__"], "a_b", "{selector}: {found}");
+    }
+    let values = success(addr, "label/U__http_2e_status/values").await;
+    assert_eq!(values["data"], json!(["200"]));
+    let metadata = success(addr, "metadata?metric=a.b").await;
+    assert_eq!(metadata["data"].as_object().unwrap().len(), 1);
+}
+
 #[tokio::test]
 async fn what_a_prometheus_also_has_is_answered_in_its_form_and_without_secrets() {
     let addr = port(4).await;
