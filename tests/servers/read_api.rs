@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
+use super::promql::escaped;
 use crate::support;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -275,7 +276,104 @@ fn sensors_only_in_memory_are_listed_with_their_last_values() {
         );
         assert!(ids("/v1/sensors?prefix=a&after=b").is_empty());
         assert!(ids("/v1/sensors?prefix=none").is_empty());
+        assert_eq!(ids("/v1/sensors?search=A"), ["a", "a/1", "a/2", "ab"]);
+        assert_eq!(ids("/v1/sensors?search=SITE%3DX"), ["a/1"]);
+        assert_eq!(ids("/v1/sensors?tag=site%3Dx"), ["a/1"]);
+        assert!(ids("/v1/sensors?tag=site%3Dx&tag=floor%3D1").is_empty());
+        pages_go_back(&service);
+        one_sensor_and_what_is_unknown(&service);
         fleet_and_dead_letters(&service, &names);
+    }
+}
+
+/// One sensor; an unknown one is 404, an unknown parameter 400.
+fn one_sensor_and_what_is_unknown(service: &Service) {
+    let one = get(service, "/v1/sensors/a%2F1");
+    assert_eq!(
+        (&one["sensor_id"], &one["tags"]["site"]),
+        (&json!("a/1"), &json!("x"))
+    );
+    for path in ["", "/hourly", "/daily", "/readings"] {
+        let (status, text) = service
+            .get_admin(&format!("/v1/sensors/none{path}"))
+            .unwrap();
+        assert!(
+            status == 404 && text.contains("unknown_sensor"),
+            "{path}: {status} {text}"
+        );
+        // A sensor that has no readings in the time range is known.
+        let (status, text) = service
+            .get_admin(&format!(
+                "/v1/sensors/a%2F1{path}{}",
+                if path.is_empty() { "" } else { "?from=0&to=1" }
+            ))
+            .unwrap();
+        assert_eq!(status, 200, "{path}: {text}");
+    }
+    for (path, known) in [
+        ("/v1/sensors?site=x", "`tag`"),
+        ("/v1/sensors/a%2F1?from=0", "from"),
+        ("/v1/sensors/a%2F1/readings?start=0", "`from`"),
+        ("/v1/sensors/a%2F1/hourly?start=0", "`to`"),
+        ("/v1/dead-letters?sensor=a", "`reason`"),
+        ("/v1/fleet?limit=1", "limit"),
+        ("/v1/sensors?tag=site", "NAME=VALUE"),
+        ("/v1/sensors?sort=temp", "last_arrival"),
+        ("/v1/sensors?after=a&before=b", "together"),
+        ("/v1/sensors?sort=first_ts&after=b", "`next`"),
+    ] {
+        let (status, text) = service.get_admin(path).unwrap();
+        assert!(
+            status == 400 && text.contains(known),
+            "{path}: {status} {text}"
+        );
+    }
+}
+
+/// In every order, `next` leads through all sensors, and `previous` back through the same pages.
+fn pages_go_back(service: &Service) {
+    let forward = ["Z", "a", "a/1", "a/2", "ab", "b", "z", "ä", "ü/1"];
+    let mut backward = forward;
+    backward.reverse();
+    for (sort, wanted) in [
+        ("id", Some(forward)),
+        ("-id", Some(backward)),
+        ("last_arrival", None),
+        ("-first_ts", None),
+    ] {
+        let page = |cursor: Option<(&str, &str)>| {
+            let place = cursor.map(|(name, at)| format!("&{name}={}", escaped(at)));
+            let path = format!(
+                "/v1/sensors?limit=4&sort={sort}{}",
+                place.unwrap_or_default()
+            );
+            get(service, &path)
+        };
+        let ids = |page: &Value| -> Vec<String> {
+            let sensors = page["sensors"].as_array().unwrap().iter();
+            sensors
+                .map(|s| s["sensor_id"].as_str().unwrap().to_owned())
+                .collect()
+        };
+        let mut pages = vec![page(None)];
+        while let Some(next) = pages.last().unwrap()["next"].as_str() {
+            let next = page(Some(("after", next)));
+            pages.push(next);
+        }
+        let all: Vec<String> = pages.iter().flat_map(ids).collect();
+        match wanted {
+            Some(wanted) => assert_eq!(all, wanted, "{sort}"),
+            None => {
+                let mut sorted = all.clone();
+                sorted.sort();
+                assert_eq!(sorted, forward, "{sort}");
+            }
+        }
+        assert!(pages[0]["previous"].is_null(), "{sort}");
+        for (before, this) in pages.iter().zip(&pages[1..]) {
+            let previous = page(Some(("before", this["previous"].as_str().unwrap())));
+            assert_eq!(ids(&previous), ids(before), "{sort}");
+        }
     }
 }
 

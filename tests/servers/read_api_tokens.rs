@@ -68,7 +68,15 @@ fn tokens_protect_it_and_an_unreachable_store_is_reported_soon() {
                 "{path}"
             );
         }
-        assert_eq!(ask(path, Some("r.secret")).0, 200, "{path}");
+        let (status, body) = ask(path, Some("r.secret"));
+        match path.contains("/S/") {
+            true => assert_eq!(
+                (status, &body["error"]["reason"]),
+                (404, &json!("unknown_sensor")),
+                "{path}"
+            ),
+            false => assert_eq!(status, 200, "{path}"),
+        }
     }
     for open in ["/metrics", "/livez", "/readyz", "/openapi.json"] {
         assert_eq!(ask(open, None).0, 200, "{open}");

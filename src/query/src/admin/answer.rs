@@ -58,6 +58,8 @@ pub(super) enum ApiError {
     Query(String),
     #[error("invalid path: {0}")]
     Path(String),
+    #[error("no readings of this sensor have ever arrived")]
+    UnknownSensor,
     #[error(transparent)]
     Read(#[from] ReadError),
     #[error("the read API is not available on this port")]
@@ -113,9 +115,11 @@ impl ApiError {
             | ApiError::ForeignHost
             | ApiError::NotAllowed
             | ApiError::Denied(_) => StatusCode::FORBIDDEN,
-            ApiError::Parameter { .. } | ApiError::Query(_) | ApiError::Path(_) => {
-                StatusCode::BAD_REQUEST
-            }
+            ApiError::Parameter { .. }
+            | ApiError::Query(_)
+            | ApiError::Path(_)
+            | ApiError::Read(ReadError::TooManySensors) => StatusCode::BAD_REQUEST,
+            ApiError::UnknownSensor => StatusCode::NOT_FOUND,
             ApiError::Read(_) | ApiError::Watchers(_) | ApiError::Places | ApiError::Off => {
                 StatusCode::SERVICE_UNAVAILABLE
             }
@@ -133,7 +137,10 @@ impl Named for ApiError {
             ApiError::Denied(Denied::Expired) => "expired_token",
             ApiError::Denied(Denied::NotYetValid) => "token_not_yet_valid",
             ApiError::NotAllowed | ApiError::Denied(_) => "not_allowed",
-            ApiError::Parameter { .. } => "bad_parameter",
+            ApiError::Parameter { .. } | ApiError::Read(ReadError::TooManySensors) => {
+                "bad_parameter"
+            }
+            ApiError::UnknownSensor => "unknown_sensor",
             ApiError::Query(_) => "bad_query",
             ApiError::Path(_) => "bad_path",
             ApiError::Read(ReadError::Store(_)) => "store_away",

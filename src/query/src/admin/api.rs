@@ -22,18 +22,20 @@ use super::params::{bounded, format_of, time, window_of};
 use super::render::{readings_body, value_json};
 use crate::read::hours::Hour;
 use crate::read::merge::{Cursor, Window};
-use crate::read::sensors::{SensorListQuery, SensorState};
+use crate::read::sensors::{Place, SensorListQuery, SensorOrder, SensorState, SortKey};
 use crate::read::{QueryResult, ReadService};
 use model::{
     BucketStart, DAY_MS, Day, DeadLetter, FieldKinds, FieldSummary, Number, ValueRef, rfc3339,
+    stored_name,
 };
 use net::http::json;
 use store::reading::{DeadLetterQuery, StoredDeadLetter};
 use telemetry::rejected;
 
 /// The routes of the read API.
-pub(crate) const ROUTES: [&str; 6] = [
+pub(crate) const ROUTES: [&str; 7] = [
     "/v1/sensors",
+    "/v1/sensors/{id}",
     "/v1/sensors/{id}/hourly",
     "/v1/sensors/{id}/daily",
     "/v1/sensors/{id}/readings",
@@ -56,6 +58,7 @@ pub(super) type Shared = State<Option<Arc<ReadService>>>;
 pub(super) fn routes(reads: Option<Arc<ReadService>>, access: Access) -> Router {
     let [
         sensors_at,
+        sensor_at,
         hourly_at,
         daily_at,
         readings_at,
@@ -64,6 +67,7 @@ pub(super) fn routes(reads: Option<Arc<ReadService>>, access: Access) -> Router 
     ] = ROUTES;
     Router::new()
         .route(sensors_at, get(sensors))
+        .route(sensor_at, get(one_sensor))
         .route(hourly_at, get(hourly))
         .route(daily_at, get(daily))
         .route(readings_at, get(readings))
@@ -87,40 +91,172 @@ fn ok(body: &Json) -> Response {
     json(StatusCode::OK, body)
 }
 
-#[derive(Deserialize)]
+/// The parameters of a list of sensors, of which `tag` may be given several times.
+#[derive(Default)]
 struct SensorsParams {
     prefix: Option<String>,
+    search: Option<String>,
+    tags: Vec<(String, String)>,
+    sort: Option<String>,
     after: Option<String>,
+    before: Option<String>,
     limit: Option<String>,
     silent: Option<String>,
+}
+
+impl SensorsParams {
+    fn new(given: Vec<(String, String)>) -> Result<SensorsParams, ApiError> {
+        let mut params = SensorsParams::default();
+        for (name, value) in given {
+            let place = match name.as_str() {
+                "prefix" => &mut params.prefix,
+                "search" => &mut params.search,
+                "sort" => &mut params.sort,
+                "after" => &mut params.after,
+                "before" => &mut params.before,
+                "limit" => &mut params.limit,
+                "silent" => &mut params.silent,
+                "tag" => {
+                    let pair = value.split_once('=').filter(|(_, value)| !value.is_empty());
+                    let (name, value) =
+                        pair.ok_or_else(|| ApiError::parameter("tag", "expected NAME=VALUE"))?;
+                    let name = stored_name(name).into_owned();
+                    params.tags.push((name, value.to_owned()));
+                    continue;
+                }
+                _ => {
+                    return Err(ApiError::Query(format!(
+                        "unknown parameter `{name}`, expected one of `prefix`, `search`, `tag`, \
+                         `sort`, `after`, `before`, `limit`, `silent`"
+                    )));
+                }
+            };
+            if place.replace(value).is_some() {
+                return Err(ApiError::Query(format!("duplicate parameter `{name}`")));
+            }
+        }
+        Ok(params)
+    }
+
+    /// The order of the list, unless it is that of the ids and goes forward.
+    fn order(&self) -> Result<Option<SensorOrder>, ApiError> {
+        let sort = self.sort.as_deref().unwrap_or("id");
+        let key = match sort.trim_start_matches('-') {
+            "id" => SortKey::Id,
+            "last_arrival" => SortKey::LastArrival,
+            "first_ts" => SortKey::FirstTs,
+            _ => {
+                let expected =
+                    "expected id, last_arrival or first_ts, with - before it for descending";
+                return Err(ApiError::parameter("sort", expected));
+            }
+        };
+        let is_descending = sort.starts_with('-');
+        let is_before = self.before.is_some();
+        if is_before && self.after.is_some() {
+            return Err(ApiError::parameter("before", "not together with `after`"));
+        }
+        if key == SortKey::Id && !is_descending && !is_before {
+            return Ok(None);
+        }
+        let name = if is_before { "before" } else { "after" };
+        let place = |cursor: &String| -> Result<Place, ApiError> {
+            if key == SortKey::Id {
+                return Ok((0, cursor::parse(cursor.clone())?.into()));
+            }
+            let parts = cursor.split_once('_');
+            let place = parts.and_then(|(at, id)| Some((at.parse().ok()?, id.into())));
+            place.ok_or_else(|| {
+                let expected = "expected the `next` or `previous` of a response in this order";
+                ApiError::parameter(name, expected)
+            })
+        };
+        let place = self.before.as_ref().or(self.after.as_ref()).map(place);
+        Ok(Some(SensorOrder {
+            key,
+            is_descending,
+            place: place.transpose()?,
+            is_before,
+        }))
+    }
 }
 
 async fn sensors(
     State(reads): Shared,
     Extension(reader): Extension<Reader>,
-    params: Result<Query<SensorsParams>, QueryRejection>,
+    params: Result<Query<Vec<(String, String)>>, QueryRejection>,
 ) -> Result<Response, ApiError> {
-    let params = query(params)?;
+    let params = SensorsParams::new(query(params)?)?;
     let limit = bounded("limit", params.limit.as_deref(), 100, 1..=1000)?;
     let is_silent = match params.silent.as_deref() {
         None | Some("false") => false,
         Some("true") => true,
         Some(_) => return Err(ApiError::parameter("silent", "expected true or false")),
     };
+    let order = params.order()?;
+    let after = params.after.filter(|_| order.is_none());
+    let is_moved = after.is_some();
     let query = SensorListQuery {
         prefix: params.prefix.unwrap_or_default(),
-        after: params.after.map(cursor::parse).transpose()?,
+        after: after.map(cursor::parse).transpose()?,
         limit,
         is_silent,
+        tags: params.tags,
+        search: params.search.unwrap_or_default().to_lowercase(),
         readable: reader.patterns(),
     };
-    let list = known(&reads)?.sensors(&query).await?;
+    let reads = known(&reads)?;
+    let (list, next, previous) = match &order {
+        None => {
+            let list = reads.sensors(&query).await?;
+            let next = list
+                .next
+                .as_ref()
+                .map(|id| cursor::after(id, reader.may_read(id)));
+            let next = next.transpose()?;
+            let first = list.sensors.first().filter(|_| is_moved);
+            let previous = first
+                .map(|state| cursor::after(&state.sensor_id, true))
+                .transpose()?;
+            (list, next, previous)
+        }
+        Some(order) => {
+            let list = reads.sorted_sensors(&query, order).await?;
+            let cursor = |state: &SensorState| match (order.key, &state.entry) {
+                (SortKey::LastArrival, Some(entry)) => {
+                    Ok(format!("{}_{}", entry.arrived_ms, entry.sensor_id))
+                }
+                (SortKey::FirstTs, Some(entry)) => {
+                    Ok(format!("{}_{}", entry.first_ts_ms, entry.sensor_id))
+                }
+                _ => cursor::after(&state.sensor_id, true),
+            };
+            let (is_more_before, is_more_after) = list.has_more;
+            let last = list.sensors.last().filter(|_| is_more_after);
+            let first = list.sensors.first().filter(|_| is_more_before);
+            let next = last.map(cursor).transpose()?;
+            let previous = first.map(cursor).transpose()?;
+            (list, next, previous)
+        }
+    };
     let sensors: Vec<Json> = list.sensors.iter().map(sensor).collect();
-    let next = list
-        .next
-        .map(|id| cursor::after(&id, reader.may_read(&id)))
-        .transpose()?;
-    Ok(ok(&json!({ "sensors": sensors, "next": next })))
+    Ok(ok(
+        &json!({ "sensors": sensors, "next": next, "previous": previous }),
+    ))
+}
+
+async fn one_sensor(
+    State(reads): Shared,
+    Extension(reader): Extension<Reader>,
+    id: Result<Path<String>, PathRejection>,
+    params: Result<Query<NoParams>, QueryRejection>,
+) -> Result<Response, ApiError> {
+    let id = sensor_id(id)?;
+    query(params)?;
+    reader.check(&id)?;
+    let state = known(&reads)?.sensor(&id).await?;
+    let state = state.ok_or(ApiError::UnknownSensor)?;
+    Ok(ok(&sensor(&state)))
 }
 
 fn sensor(state: &SensorState) -> Json {
@@ -151,6 +287,19 @@ fn sensor(state: &SensorState) -> Json {
 }
 
 #[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct NoParams {}
+
+/// Refuses an answer without data if no readings of the sensor have ever arrived.
+async fn check_known(reads: &ReadService, id: &str, is_empty: bool) -> Result<(), ApiError> {
+    match is_empty && !reads.knows(id).await? {
+        true => Err(ApiError::UnknownSensor),
+        false => Ok(()),
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 struct RangeParams {
     from: Option<String>,
     to: Option<String>,
@@ -190,6 +339,7 @@ async fn hourly(
         answer: hours,
         complete,
     } = reads.hours(&id, from_ms, to_ms).await?;
+    check_known(reads, &id, hours.is_empty()).await?;
     let buckets: Vec<Json> = hours
         .iter()
         .map(|(start, hour)| bucket(*start, span.end(*start), hour))
@@ -217,6 +367,7 @@ async fn daily(
         answer: days,
         complete,
     } = reads.days(&id, from_ms, to_ms).await?;
+    check_known(reads, &id, days.is_empty()).await?;
     let days: Vec<Json> = days
         .iter()
         .map(|(day, hour)| day_json(*day, hour))
@@ -269,6 +420,7 @@ fn summary(hour: &Hour) -> Json {
 }
 
 #[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 struct ReadingsParams {
     from: Option<String>,
     to: Option<String>,
@@ -311,6 +463,7 @@ async fn readings(
             },
         )
         .await?;
+    check_known(reads, &id, found.answer.rows.is_empty()).await?;
     let sending = reads.sending(0)?;
     Ok(readings_body(format, &id, (from_ms, to_ms), found, sending))
 }
@@ -318,8 +471,10 @@ async fn readings(
 async fn fleet(
     State(reads): Shared,
     Extension(reader): Extension<Reader>,
+    params: Result<Query<NoParams>, QueryRejection>,
 ) -> Result<Response, ApiError> {
     reader.check_all()?;
+    query(params)?;
     let fleet = known(&reads)?.fleet().await?;
     let busiest = fleet.busiest.iter().map(|b| {
         let rate = value_json(ValueRef::Double((b.readings_per_minute * 100.0).round() / 100.0));
@@ -356,6 +511,7 @@ async fn fleet(
 }
 
 #[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 struct DeadLettersParams {
     limit: Option<String>,
     before: Option<String>,

@@ -84,6 +84,7 @@ impl Drop for Place {
 }
 
 #[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 struct Params {
     /// A pattern of sensor ids.
     sensor: Option<String>,

@@ -94,10 +94,17 @@ pub enum ReadError {
     TimedOut,
     /// The catalogue has not been read yet, or is being filled.
     #[error(
-        "silent sensors are not known yet: the catalogue of sensors is being read or filled; try \
-         again later"
+        "silent sensors are not known yet, nor those with a tag or in another order: the catalogue \
+         of sensors is being read or filled; try again later"
     )]
     NotKnownYet,
+    /// A list in another order than that of the ids would be of too many sensors.
+    #[error(
+        "more than {} sensors match, which are only listed forward in the order of their ids; add \
+         prefix or tag",
+        sensors::SORTED_MAX
+    )]
+    TooManySensors,
     /// Too many concurrent queries, or answers that are being sent.
     #[error("too many queries, or answers that are still being sent; try again later")]
     Busy,

@@ -5,8 +5,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use futures_util::future::try_join_all;
+use tokio::time::timeout;
 
-use super::{ReadError, ReadService};
+use super::{ReadError, ReadService, TIME_MAX};
 use model::{SensorId, SensorPatterns, Tags, Value, keep_newer, stable_hash};
 use pipeline::accumulate::state::snapshot::{IdScan, SensorSnapshot, SnapshotQuery};
 use pipeline::route::shard_of;
@@ -34,6 +35,19 @@ pub struct SensorState {
 const LOOKED_AT_MAX: usize = 20_000;
 /// Sensors in one step of it.
 const STEP_MAX: usize = 1000;
+/// Sensors that a list may have to look at if it is not in the order of the ids, or goes back.
+pub(crate) const SORTED_MAX: usize = 100_000;
+
+/// What sensors are sorted by; times are as precise as the catalogue has them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum SortKey {
+    Id,
+    LastArrival,
+    FirstTs,
+}
+
+/// Where a page begins or ends: the sort key (0 for the id) and the id of a sensor.
+pub(crate) type Place = (i64, SensorId);
 
 /// Which sensors a list has.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -46,15 +60,50 @@ pub struct SensorListQuery {
     pub limit: usize,
     /// Only silent sensors.
     pub(crate) is_silent: bool,
+    /// Only sensors with all of these tags: name and value.
+    pub(crate) tags: Vec<(String, String)>,
+    /// Only sensors of whose id or tags this, in lower case, is a part.
+    pub(crate) search: String,
     /// Only sensors that the reader may read; `None`: all.
     pub readable: Option<SensorPatterns>,
 }
 
+/// Another order than that of the ids, or a page before a place.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct SensorOrder {
+    pub(crate) key: SortKey,
+    pub(crate) is_descending: bool,
+    /// The page after this place, or the one before it.
+    pub(crate) place: Option<Place>,
+    pub(crate) is_before: bool,
+}
+
+impl SensorOrder {
+    fn place_of(&self, entry: &CatalogEntry) -> Place {
+        let key = match self.key {
+            SortKey::Id => 0,
+            SortKey::LastArrival => entry.arrived_ms,
+            SortKey::FirstTs => entry.first_ts_ms,
+        };
+        (key, entry.sensor_id.clone())
+    }
+}
+
 impl SensorListQuery {
-    fn is_readable(&self, sensor_id: &str) -> bool {
-        self.readable
-            .as_ref()
-            .is_none_or(|readable| readable.matches(sensor_id))
+    /// Whether a sensor is in the list. Tags are searched if the catalogue is filled.
+    fn lists(&self, sensor_id: &str, entry: Option<&CatalogEntry>) -> bool {
+        let readable = self.readable.as_ref();
+        readable.is_none_or(|readable| readable.matches(sensor_id))
+            && (self.search.is_empty() || self.is_found(sensor_id, entry))
+    }
+
+    fn is_found(&self, sensor_id: &str, entry: Option<&CatalogEntry>) -> bool {
+        let has = |text: &str| text.to_lowercase().contains(&self.search);
+        let tags = entry.into_iter().flat_map(|entry| &entry.tags);
+        has(sensor_id)
+            || tags
+                .into_iter()
+                .any(|(name, value)| has(&format!("{name}={value}")))
     }
 
     /// Prefixes of the ids that match, so that those between them are not looked at: sorted, and
@@ -81,6 +130,8 @@ pub struct SensorList {
     /// unless the request ended in a long run of ids that its reader may not read: then it is one
     /// of those, and must not be shown.
     pub next: Option<SensorId>,
+    /// In another order: whether there are more before and after this page.
+    pub(crate) has_more: (bool, bool),
 }
 
 /// A sensor in the list, with its entry in the catalogue unless that is being filled.
@@ -103,6 +154,144 @@ impl ReadService {
             return Err(ReadError::NotKnownYet);
         }
         let (found, next) = self.listed(query, arrivals_ms).await?;
+        Ok(SensorList {
+            sensors: self.states(found, arrivals_ms).await?,
+            next,
+            has_more: (false, false),
+        })
+    }
+
+    /// A page in another order.
+    ///
+    /// # Errors
+    /// See [`ReadError`]; [`ReadError::TooManySensors`] if it would look at too many.
+    pub(crate) async fn sorted_sensors(
+        &self,
+        query: &SensorListQuery,
+        order: &SensorOrder,
+    ) -> Result<SensorList, ReadError> {
+        let arrivals_ms = self.silence.arrivals_ms();
+        let is_unknown = query.is_silent && arrivals_ms.is_none();
+        if is_unknown || !self.store.is_catalog_complete() {
+            return Err(ReadError::NotKnownYet);
+        }
+        let selected = timeout(TIME_MAX, self.selected(query, order, arrivals_ms)).await;
+        let mut found = selected.map_err(|_| ReadError::TimedOut)??;
+        let is_more = found.len() > query.limit;
+        found.truncate(query.limit);
+        let is_moved = order.place.is_some();
+        let has_more = match order.is_before {
+            true => (is_more, is_moved),
+            false => (is_moved, is_more),
+        };
+        if order.is_before {
+            found.reverse();
+        }
+        let sensors = self.within(self.states(found, arrivals_ms)).await?;
+        Ok(SensorList {
+            sensors,
+            next: None,
+            has_more,
+        })
+    }
+
+    /// The sensors nearest to the place of the order, from there on; one more than the limit if
+    /// there are more.
+    async fn selected(
+        &self,
+        query: &SensorListQuery,
+        order: &SensorOrder,
+        arrivals_ms: Option<(i64, i64)>,
+    ) -> Result<Vec<Listed>, ReadError> {
+        let mut nearest: BTreeMap<Place, CatalogEntry> = BTreeMap::new();
+        let mut looked_at = 0;
+        let goes_up = order.is_descending == order.is_before;
+        let catalog_query = CatalogQuery {
+            prefixes: query.prefixes(),
+            tags: query.tags.clone(),
+            arrived_ms: arrivals_ms.filter(|_| query.is_silent),
+            ..CatalogQuery::default()
+        };
+        if catalog_query.prefixes.is_empty() {
+            return Ok(vec![]);
+        }
+        self.each_sensor(&catalog_query, |entry| {
+            looked_at += 1;
+            if looked_at > SORTED_MAX {
+                return Err(ReadError::TooManySensors);
+            }
+            let place = order.place_of(&entry);
+            let is_beyond = order.place.as_ref().is_none_or(|from| match goes_up {
+                true => place > *from,
+                false => place < *from,
+            });
+            if is_beyond && query.lists(&entry.sensor_id, Some(&entry)) {
+                nearest.insert(place, entry);
+                if nearest.len() > query.limit + 1 {
+                    match goes_up {
+                        true => nearest.pop_last(),
+                        false => nearest.pop_first(),
+                    };
+                }
+            }
+            Ok(())
+        })
+        .await?;
+        let mut found: Vec<Listed> = nearest
+            .into_values()
+            .map(|entry| (entry.sensor_id.clone(), Some(entry)))
+            .collect();
+        if !goes_up {
+            found.reverse();
+        }
+        Ok(found)
+    }
+
+    /// One sensor; `None` if it is not known.
+    ///
+    /// # Errors
+    /// See [`ReadError`].
+    pub(crate) async fn sensor(&self, sensor_id: &str) -> Result<Option<SensorState>, ReadError> {
+        let found = async {
+            self.caught_up().await;
+            let listed = self.known(sensor_id).await?;
+            let arrivals_ms = self.silence.arrivals_ms();
+            let states = self
+                .states(listed.into_iter().collect(), arrivals_ms)
+                .await?;
+            Ok(states.into_iter().next())
+        };
+        self.within(found).await
+    }
+
+    /// Whether readings of this sensor have ever arrived.
+    ///
+    /// # Errors
+    /// See [`ReadError`].
+    pub(crate) async fn knows(&self, sensor_id: &str) -> Result<bool, ReadError> {
+        self.within(async { Ok(self.known(sensor_id).await?.is_some()) })
+            .await
+    }
+
+    async fn known(&self, sensor_id: &str) -> Result<Option<Listed>, ReadError> {
+        let query = CatalogQuery {
+            sensor_ids: Some(vec![sensor_id.into()]),
+            limit: 1,
+            ..CatalogQuery::default()
+        };
+        let found = match self.store.is_catalog_complete() {
+            true => self.listed_in_catalog(&query).await?,
+            false => self.listed_in_buckets(sensor_id, None, 1).await?,
+        };
+        Ok(found.into_iter().find(|(id, _)| **id == *sensor_id))
+    }
+
+    /// The newest state of each. Reads memory before the store.
+    async fn states(
+        &self,
+        found: Vec<Listed>,
+        arrivals_ms: Option<(i64, i64)>,
+    ) -> Result<Vec<SensorState>, ReadError> {
         let (ids, entries): (Vec<SensorId>, Vec<Option<CatalogEntry>>) = found.into_iter().unzip();
         let memory = self.snapshots(&ids).await?;
         let stored = self.store.newest(&ids).await?;
@@ -120,10 +309,7 @@ impl ReadService {
                 ..state(id, memory, stored, entry)
             }
         });
-        Ok(SensorList {
-            sensors: sensors.collect(),
-            next,
-        })
+        Ok(sensors.collect())
     }
 
     /// The sensors of a page, and the id after which there may be more. Looks at [`LOOKED_AT_MAX`]
@@ -135,6 +321,9 @@ impl ReadService {
     ) -> Result<(Vec<Listed>, Option<SensorId>), ReadError> {
         let prefixes = query.prefixes();
         let has_catalog = self.store.is_catalog_complete();
+        if !has_catalog && !query.tags.is_empty() {
+            return Err(ReadError::NotKnownYet);
+        }
         self.caught_up().await;
         let mut page: Vec<Listed> = vec![];
         let mut looked_at = 0;
@@ -146,6 +335,7 @@ impl ReadService {
                 true => {
                     let query = CatalogQuery {
                         prefixes: prefixes.clone(),
+                        tags: query.tags.clone(),
                         after: after.clone(),
                         arrived_ms: arrivals_ms.filter(|_| query.is_silent),
                         limit: step,
@@ -161,7 +351,10 @@ impl ReadService {
             let is_end = found.len() < step;
             looked_at += found.len();
             after = found.last().map(|(id, _)| id.clone());
-            page.extend(found.into_iter().filter(|(id, _)| query.is_readable(id)));
+            let listed = found
+                .into_iter()
+                .filter(|(id, entry)| query.lists(id, entry.as_ref()));
+            page.extend(listed);
             if page.len() > query.limit {
                 page.truncate(query.limit);
                 let last = page.last().map(|(id, _)| id.clone());
