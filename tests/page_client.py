@@ -65,9 +65,7 @@ class Look:
     """A page with its console, its requests and its violations watched. `allowed` are failed loads that belong to it."""
 
     def __init__(self, browser, allowed=(), **context):
-        self.context = browser.new_context(
-            timezone_id="UTC", **({"viewport": {"width": 1280, "height": 900}} | context)
-        )
+        self.context = browser.new_context(timezone_id="UTC", **({"viewport": {"width": 1280, "height": 900}} | context))
         self.page = self.context.new_page()
         self.page.set_default_timeout(PATIENCE_MS)
         self.problems = []
@@ -251,6 +249,7 @@ def sent_is_shown(browser):
     odd_names(browser)
     limits(browser)
     keyboard(browser)
+    filtered_lists(browser)
     phone(browser)
 
 
@@ -287,9 +286,7 @@ def fleet_view(look, total, duplicates):
     until("totals", lambda: settled(figures(page, "Throughput"), total, duplicates))
     brokers = figures(page, "MQTT brokers")
     assert [cells[0] for cells in brokers.values()] == ["connected"], brokers
-    store = dict(
-        zip(card(page, "Store").locator("dt").all_inner_texts(), card(page, "Store").locator("dd").all_inner_texts())
-    )
+    store = dict(zip(card(page, "Store").locator("dt").all_inner_texts(), card(page, "Store").locator("dd").all_inner_texts()))
     assert (store["State"], store["Mode"], store["Errors"]) == ("answers", "bucket", "0"), store
     assert store["MongoDB"][0].isdigit(), store
     refused = figures(page, "Refused")
@@ -325,7 +322,7 @@ def settled(shown, total, duplicates):
 
 def sensor_view(look, fleet):
     page = look.page
-    look.go("#/sensors?prefix=room")
+    look.go("#/sensors?search=ROOM")
     page.get_by_role("link", name="room 1", exact=True).click()
     page.get_by_role("radio", name="temp").check()
     shown = figures(page, "Hourly summaries")
@@ -340,13 +337,8 @@ def sensor_view(look, fleet):
         assert abs(mean - sum(values) / len(values)) <= 0.005, (name, shown[name], sum(values) / len(values))
     until("the band is drawn", lambda: drawn(page, ".band"))
     last = fleet["room 1"][-1][1]
-    assert (
-        number(page.locator("tr", has=page.get_by_role("radio", name="temp")).locator("td").first.inner_text())
-        == last["temp"]
-    )
-    expect(page.locator("tr", has=page.get_by_role("radio", name="open")).locator("td").first).to_have_text(
-        str(last["open"]).lower()
-    )
+    assert number(page.locator("tr", has=page.get_by_role("radio", name="temp")).locator("td").first.inner_text()) == last["temp"]
+    expect(page.locator("tr", has=page.get_by_role("radio", name="open")).locator("td").first).to_have_text(str(last["open"]).lower())
     assert EVIL in page.locator(".about").inner_text()
 
     # Drag over the last third of the plot: exactly the readings of that window.
@@ -445,15 +437,18 @@ def keyboard(browser):
     press("ArrowUp")
     assert page.evaluate("document.activeElement.id") == "find"
     # Pages of fifty: 120 sensors need three.
-    seen = page.locator("table.list tbody a").all_inner_texts()
+    seen = page.locator("table.list tbody th a").all_inner_texts()
     for size in (50, 20):
         page.get_by_role("link", name="Next page").focus()
         press("Enter")
-        expect(page.locator("table.list tbody a").first).to_have_text(f"many/{len(seen):03}")
+        expect(page.locator("table.list tbody th a").first).to_have_text(f"many/{len(seen):03}")
         expect(page.locator("table.list tbody tr")).to_have_count(size)
-        seen += page.locator("table.list tbody a").all_inner_texts()
+        seen += page.locator("table.list tbody th a").all_inner_texts()
     assert seen == [f"many/{n:03}" for n in range(120)]
     expect(page.get_by_role("link", name="Next page")).to_have_count(0)
+    page.get_by_role("link", name="Previous page").click()
+    expect(page.locator("table.list tbody th a").first).to_have_text("many/050")
+    expect(page.locator("table.list tbody tr")).to_have_count(50)
 
     press("/")
     page.keyboard.type("room 1")
@@ -475,8 +470,13 @@ def keyboard(browser):
     expect(page).to_have_url(re.compile("from="))
     press("0")
     expect(page).not_to_have_url(re.compile("from="))
+    # Back in the list that was searched.
     press("Escape")
-    expect(page).to_have_url(re.compile("#/sensors"))
+    expect(page).to_have_url(re.compile("#/sensors\\?search=room"))
+    expect(page.locator("table.list tbody tr")).to_have_count(1)
+    press("/")
+    press("Escape")
+    expect(page.locator("#find")).to_have_value("room 1")
     # The theme switch is an ordinary button, and its state is remembered.
     page.locator("#theme").focus()
     press("Enter")
@@ -484,6 +484,51 @@ def keyboard(browser):
     assert page.evaluate("document.documentElement.dataset.theme") == "dark"
     page.reload()
     assert page.evaluate("getComputedStyle(document.body).colorScheme") == "dark"
+    look.done()
+
+
+def filtered_lists(browser):
+    """Searched by a part of an id or tag in any case, sorted, by tag; with a chart of all sensors of the tag."""
+    start = (hour_of_now() - 3 * HOUR) * 1000
+    readings = [
+        {"sensor_id": f"Valve-{n}", "ts": start + at * 60_000, "values": {"bar": n, "open": at < 30}, "tags": {"line": f"L{n % 2}"}}
+        for n in range(1, 5)
+        for at in range(60)
+    ]
+    send(readings)
+    look = Look(browser)
+    page = look.page
+    ids = page.locator("table.list tbody th a")
+    for search, found in (("aLVE-3", ["Valve-3"]), ("line=l1", ["Valve-1", "Valve-3"])):
+        look.go(f"#/sensors?search={search}")
+        expect(ids).to_have_text(found)
+    page.get_by_label("Order").select_option("by id, last first")
+    expect(ids).to_have_text(["Valve-3", "Valve-1"])
+    expect(page.locator("#find")).to_have_value("line=l1")
+    page.locator("table.list tbody td").get_by_role("link", name="line L1").first.click()
+    expect(page).to_have_url(re.compile("tag=line%3DL1"))
+    expect(ids).to_have_text(["Valve-1", "Valve-3"])
+    chart = card(page, "All sensors with line L1")
+    chart.get_by_label("Field").select_option("bar")
+    until("the chart is drawn", lambda: drawn(page, ".band"))
+    for _ in range(40):
+        chart.locator(".band").press("ArrowRight")
+        if "avg 2" in chart.locator(".readout").inner_text():
+            break
+    expect(chart.locator(".readout")).to_contain_text("min 1, avg 2, max 3")
+    readable(look)
+    named(look)
+    fits(look)
+    page.get_by_role("link", name="Without line=L1").click()
+    expect(page).not_to_have_url(re.compile("tag="))
+    look.done()
+    # A boolean has a band: the share of its readings that are true.
+    look = Look(browser)
+    page = look.page
+    look.go("#/sensor/Valve-2?field=open&span=24h")
+    expect(page.get_by_role("radio", name="open")).to_be_checked()
+    expect(card(page, "Hourly summaries").locator("tbody tr td")).to_have_text(["60", "0", "0.5", "1"])
+    expect(page.locator(".note")).to_contain_text("the share of readings that are true")
     look.done()
 
 
@@ -655,9 +700,7 @@ def with_token(browser):
     form.get_by_label("Token").fill(TOKEN)
     page.keyboard.press("Enter")
     expect(page.get_by_role("link", name="secret room")).to_be_visible()
-    kept = page.evaluate(
-        "[location.href, document.cookie, JSON.stringify(localStorage), JSON.stringify(sessionStorage)]"
-    )
+    kept = page.evaluate("[location.href, document.cookie, JSON.stringify(localStorage), JSON.stringify(sessionStorage)]")
     assert [TOKEN in where for where in kept] == [False, False, False, True], kept
     look.go("#/sensor/secret%20room")
     expect(page.get_by_role("radio", name="temp")).to_be_visible()

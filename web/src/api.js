@@ -38,12 +38,21 @@ export const open = (path, signal) => request(path, {}, signal);
 /**
  * Queries the read API. Rejects with `Failed`, or with an AbortError, which callers ignore.
  */
-export async function read(path, query = {}, signal) {
-  const wanted = Object.entries(query).filter(([, value]) => value != null && value !== "");
-  const search = new URLSearchParams(wanted).toString();
+export const read = (path, query = {}, signal) => answer(`v1/${path}`, query, signal);
+
+/** The series of a range query in PromQL, over times in seconds. Rejects like `read`. */
+export async function ranges(query, { start, end, step }, signal) {
+  const { data } = await answer("prometheus/api/v1/query_range", { query, start, end, step }, signal);
+  return data.result;
+}
+
+/** A value may be a list: the parameter is given several times. */
+async function answer(path, query, signal) {
+  const all = Object.entries(query).flatMap(([name, value]) => [value].flat().map((one) => [name, one]));
+  const search = new URLSearchParams(all.filter(([, value]) => value != null && value !== "")).toString();
   const headers = { accept: "application/json" };
   if (token.get()) headers.authorization = `Bearer ${token.get()}`;
-  const { status, body } = await request(`v1/${path}${search && `?${search}`}`, headers, signal);
+  const { status, body } = await request(`${path}${search && `?${search}`}`, headers, signal);
   let json = null;
   try {
     json = JSON.parse(body);
@@ -51,7 +60,7 @@ export async function read(path, query = {}, signal) {
     // Reported below.
   }
   if (status === 200 && json) return json;
-  const detail = json?.error?.detail ?? json?.error?.reason;
+  const detail = json?.error?.detail ?? json?.error?.reason ?? json?.error;
   throw new Failed(status, detail ?? `status ${status} without a message`);
 }
 

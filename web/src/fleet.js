@@ -99,10 +99,15 @@ function rowsCard(title) {
 /** The kinds of statements that hold readings or their summaries; the others read, or keep something else. */
 const WRITES = ["insert", "update", "measurement"];
 
+/** The errors of a MongoDB that answers. */
+const ANSWERED = /^(command|write_concern|unauthorized|not_prepared):/;
+
 /** MongoDB may answer, and still refuse one kind of request: then it is not unreachable. */
 function storeState({ ok, error, failing, last_ok: lastOk }) {
   if (ok) return "answers";
-  const refused = failing.filter(({ since }) => since && lastOk && ms(lastOk) > ms(since));
+  const refused = failing.filter(
+    (one) => ANSWERED.test(one.error) || (one.since && lastOk && ms(lastOk) > ms(one.since)),
+  );
   if (refused.length) return `answers, but fails: ${refused.map(({ requests }) => requests).join(", ")}`;
   return error ? "unreachable" : "not reached yet";
 }

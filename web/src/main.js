@@ -8,7 +8,7 @@ import { lettersView } from "./letters.js";
 import { live, lookNow, start, subscribe } from "./live.js";
 import { series } from "./metrics.js";
 import { sensorView } from "./sensor.js";
-import { sensorsView } from "./sensors.js";
+import { listHref, sensorsView } from "./sensors.js";
 import { startTheme } from "./theme.js";
 
 const id = (name) => document.getElementById(name);
@@ -18,6 +18,8 @@ const FLEET_EVERY_MS = 10_000;
 // ---- routes
 
 let end = () => {};
+/** The last list of sensors, to which Esc returns. */
+let list = "#/sensors";
 
 function route(event) {
   const [path, search = ""] = splitOnce(location.hash.replace(/^#/, "") || "/", "?");
@@ -36,10 +38,11 @@ function route(event) {
   end = (view ?? nowhere)(box, query) ?? (() => {});
   document.title = title ? `${title} – hourbucket` : "hourbucket";
   const current = name === "sensor" ? "sensors" : name || "fleet";
+  if (name === "sensors") list = location.hash;
   for (const link of document.querySelectorAll("nav [data-view]")) {
     attr(link, "aria-current", link.dataset.view === current && "page");
   }
-  if (document.activeElement !== find) find.value = query.get("prefix") ?? "";
+  if (document.activeElement !== find) find.value = query.get("search") ?? "";
   if (event && document.activeElement !== find) {
     scrollTo(0, 0);
     id("main").focus({ preventScroll: true });
@@ -136,8 +139,7 @@ let typing = null;
 
 function search() {
   clearTimeout(typing);
-  const prefix = find.value;
-  const wanted = prefix ? `#/sensors?${new URLSearchParams({ prefix })}` : "#/sensors";
+  const wanted = listHref(location.hash.startsWith("#/sensors") ? location.hash : "", { search: find.value });
   if (location.hash === wanted) return;
   // A search is one step of the history, not one per keystroke.
   if (location.hash.startsWith("#/sensors")) {
@@ -146,7 +148,7 @@ function search() {
   } else location.hash = wanted;
 }
 
-const inList = () => [...document.querySelectorAll("table.list tbody a")];
+const inList = () => [...document.querySelectorAll("table.list tbody th a")];
 
 function arrows(event) {
   const links = inList();
@@ -159,12 +161,9 @@ function arrows(event) {
 }
 
 function escape() {
-  if (document.activeElement === find && find.value) {
-    find.value = "";
-    search();
-  } else if (document.activeElement === find) find.blur();
-  else if (/^#\/(sensor|letters)/.test(location.hash))
-    location.hash = location.hash.startsWith("#/sensor/") ? "#/sensors" : "#/";
+  if (document.activeElement === find) find.blur();
+  else if (location.hash.startsWith("#/sensor/")) location.hash = list;
+  else if (/^#\/(sensors|letters)/.test(location.hash)) location.hash = "#/";
 }
 
 function keys(event) {
@@ -176,7 +175,11 @@ function keys(event) {
     find.focus();
     find.select();
   } else if (event.key === "ArrowDown" || event.key === "ArrowUp") arrows(event);
-  else if (event.key === "Escape") escape();
+  else if (event.key === "Escape") {
+    // A search field would be cleared.
+    event.preventDefault();
+    escape();
+  }
 }
 
 id("search").addEventListener("submit", (event) => {

@@ -5,6 +5,7 @@ import { own, read } from "./api.js";
 import { attr, card, h, keyed, sensorHref, table, text, visible } from "./dom.js";
 import { NONE, ago, count, decimals, fixed, moment, ms, value } from "./format.js";
 import { band } from "./band.js";
+import { bucketsOf } from "./bands.js";
 import { nothing, problem } from "./problem.js";
 import { tagList } from "./sensors.js";
 
@@ -26,6 +27,7 @@ export function sensorView(box, id, query) {
     span: Object.hasOwn(SPANS, query.get("span")) ? query.get("span") : "24h",
     field: query.get("field"),
     buckets: [],
+    states: [],
     readings: null,
     more: false,
     complete: true,
@@ -72,6 +74,8 @@ export function sensorView(box, id, query) {
       state.more = readings?.next != null;
       state.complete = hourly.complete && (readings?.complete ?? true);
       choose(state);
+      await loadStates();
+      if (turn !== asked) return;
       parts.failed(null);
       parts.show(view());
     } catch (failed) {
@@ -79,10 +83,24 @@ export function sensorView(box, id, query) {
     }
   }
 
-  function field(name) {
+  /** A boolean has no hourly summary: its band is computed from the readings. */
+  async function loadStates() {
+    const { field } = state;
+    state.states = [];
+    const isBoolean = typeof state.about?.last?.[field]?.value === "boolean";
+    if (!isBoolean || state.buckets.some((b) => b.summary[field])) return;
+    state.states = await bucketsOf(field, [["sensor_id", id]], state.base, stop.signal, HOUR / 1000);
+  }
+
+  async function field(name) {
     state.field = name;
     remember();
-    parts.show(view());
+    try {
+      await loadStates();
+      if (state.field === name) parts.show(view());
+    } catch (failed) {
+      if (!stop.signal.aborted) parts.failed(problem(failed, load));
+    }
   }
 
   function span(name) {
@@ -199,13 +217,14 @@ function build(state, act) {
 
   function show(view) {
     const { field } = state;
+    const buckets = state.states.length ? state.states : state.buckets;
     showAbout(about, state);
     fields.show(state);
     tools.show(state);
     text(title, field ? visible(field) : "No fields yet");
-    chart.show({ ...view, field, buckets: state.buckets, readings: state.readings, more: state.more });
+    chart.show({ ...view, field, buckets, readings: state.readings, more: state.more });
     text(note, notes(state));
-    const known = state.buckets.filter((b) => b.summary[field]);
+    const known = buckets.filter((b) => b.summary[field]);
     const digits = decimals(known.flatMap(({ summary }) => [summary[field].min, summary[field].max]));
     // An average has more decimals than its values.
     const means = Math.min(Math.max(digits + 1, Math.min(decimals(known.map((b) => b.summary[field].avg)), 2)), 5);
@@ -299,10 +318,11 @@ function toolbar({ span, zoom, move }) {
   return { element, show };
 }
 
-function notes({ id, readings, more, complete, fields, field, buckets }) {
+function notes({ id, readings, more, complete, fields, field, buckets, states }) {
   if (NOT_IN_PATHS.includes(id)) return "A browser cannot request the hours and readings of a sensor with this name.";
   const said = [];
   if (!fields.length) said.push("No readings in this time range.");
+  else if (states.length) said.push("1 is true: the average is the share of readings that are true.");
   else if (!buckets.some((b) => b.summary[field]))
     said.push("This field has no numbers in this time range, so there is no band.");
   if (readings) {
