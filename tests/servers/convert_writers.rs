@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::support;
-use crate::support::seed::{HOUR, START, Seed, page, reading, readings};
+use crate::support::seed::{HOUR, SPAN, START, Seed, page, reading, readings};
 use model::StorageMode;
 use mongodb::bson::{DateTime, Document, doc};
 use store::maintain::Step;
@@ -157,5 +157,56 @@ async fn a_writer_that_has_loaded_the_bucket_before_the_swap_conflicts_with_each
             }
         }
         whole(&seed, &all, &summaries, &format!("{into:?}")).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_page_created_after_the_swap_is_folded_in() {
+    for command in ["convert", "reconcile"] {
+        let seed = Seed::new("stray").await;
+        seed.native().await;
+        let mut all = pages(&seed).await;
+        convert(&seed, StorageMode::TimeSeries, None).await.unwrap();
+        // As an earlier version left it.
+        let single = doc! { "$set": { "count": 2500 }, "$unset": { "has_overflow": 1 } };
+        seed.update("C", START, 0, single).await;
+        let others = doc! { "sensor_id": "C", "page": { "$gt": 0 } };
+        seed.db
+            .collection::<Document>("sensor_buckets")
+            .delete_many(others)
+            .await
+            .unwrap();
+        // Two appends of a service that had loaded page 2 before; one of them repeats a stored
+        // reading.
+        for (known, new) in [(500, (START + 777, 7777)), (1, (START + 3000, 3))] {
+            assert!(append(&seed.db, "C", 2, known, new).await);
+        }
+        all.push(("C".into(), START + 777, 7777));
+        let stray = seed.page("C", START, 2).await.unwrap();
+        assert_eq!(stray.get_i32("count").unwrap(), 2, "created again: {stray}");
+        // An append that does not name the storage mode matches the same count in the new document,
+        // if the bucket has one page.
+        assert!(append(&seed.db, "A", 0, 90, (START + 888, 8888)).await);
+        all.push(("A".into(), START + 888, 8888));
+        let (code, text, _) = match command {
+            "convert" => seed.run(&[&["convert", "--into", "timeseries"][..], &SPAN].concat()),
+            _ => seed.run(&[&["reconcile", "--repair"][..], &SPAN].concat()),
+        };
+        assert_eq!(code, 0, "{text}");
+        assert_eq!(storage_modes(&seed).await, BTreeSet::from(["timeseries"]));
+        let head = seed.page("C", START, 0).await.unwrap();
+        assert_eq!(
+            head.get_document("tags").unwrap(),
+            &doc! { "site": "north" },
+            "a late page has none"
+        );
+        let n: i64 = seed
+            .summaries()
+            .await
+            .values()
+            .map(|(count, _)| count)
+            .sum();
+        assert_eq!(n, all.len() as i64);
+        whole(&seed, &all, &seed.summaries().await, command).await;
     }
 }

@@ -17,7 +17,7 @@ impl Sim {
                 mono_ms: self.now.mono_ms + ms as u64,
             };
             self.apply_abandoned();
-            self.finish_conversions();
+            self.finish_conversions(round);
             for i in 0..self.instances.len() {
                 self.sync(i);
                 self.route(i);

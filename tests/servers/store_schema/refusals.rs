@@ -329,8 +329,8 @@ async fn another_span_and_a_newer_version_are_refused_before_anything_is_changed
     .await;
     assert_eq!(rig.indexes("sensor_buckets").await.len(), 2);
 
-    // Restored without hourbucket_meta: the pages show the span.
-    let mut rig = Rig::new("span_restored").await;
+    // Written before the metadata existed: the pages show the span.
+    let mut rig = Rig::new("span_legacy").await;
     let date = DateTime::from_millis;
     let page = doc! { "schema_version": 1, "bucket_start": date(START_MS), "bucket_end": date(START_MS + 900_000) };
     rig.db

@@ -76,7 +76,7 @@ impl StoredBucket {
     }
 
     /// Pages with readings next to a document in time-series mode, or readings in such a document.
-    /// hourbucket writes neither.
+    /// Written by a process that still expected bucket mode.
     pub(crate) fn strays(&self) -> impl Iterator<Item = &StoredPage> {
         let mixed = self.storage_mode() == StorageMode::TimeSeries;
         self.pages.iter().filter(move |p| {

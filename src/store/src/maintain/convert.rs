@@ -1,4 +1,4 @@
-//! The conversion of one bucket to the other storage mode, as a state machine:
+//! The conversion of one bucket to the other storage mode, or of its stray pages, as a state machine:
 //! [`Conversion::request`] says what the store must do next, [`Conversion::answer`] takes the result.
 //! MongoDB and the store in memory execute the same requests, so the simulation tests the order of
 //! the steps, the guards and the comparisons that run in production. Pure.
@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, HashSet, VecDeque};
 
 use super::audit::{Kind, audit};
 use super::bucket::{Recomputed, without_duplicates};
-use super::{BucketMeasurements, PageSize, ReadingCounts, Step, StoredBucket};
+use super::{BucketMeasurements, PageSize, ReadingCounts, Step, StoredBucket, StoredPage};
 use crate::summary_pages::chunks;
 use model::rows::StatementLimits;
 use model::{BucketKey, FieldSummary, Rows, StorageMode};
@@ -193,10 +193,10 @@ pub struct Conversion {
 enum State {
     Documents,
     Measurements(StoredBucket),
-    /// Inserts the first of these, for a bucket whose readings become measurements.
-    Copy(StoredBucket, VecDeque<Insertion>),
+    /// Inserts the first of these.
+    Copy(Copying, VecDeque<Insertion>),
     /// Reads the measurements back.
-    Verify(StoredBucket),
+    Verify(Copying),
     /// Replaces the documents, which have so many readings.
     Replace(Replacement, u64),
     /// Reads the bucket again, before its leftovers are removed.
@@ -204,6 +204,15 @@ enum State {
     HeldMeasurements(StoredBucket),
     Remove(StoredBucket),
     End(Conclusion),
+}
+
+/// A bucket whose readings become measurements: as it was read, and how many measurements there must
+/// be afterwards.
+#[derive(Debug, Clone)]
+struct Copying {
+    bucket: StoredBucket,
+    total: u64,
+    missing: u64,
 }
 
 impl Conversion {
@@ -235,9 +244,12 @@ impl Conversion {
     pub fn request(&self) -> Request<'_> {
         match &self.state {
             State::Documents | State::HeldDocuments => Request::ReadDocuments,
-            State::Measurements(bucket)
-            | State::Verify(bucket)
-            | State::HeldMeasurements(bucket) => Request::ReadMeasurements {
+            State::Measurements(bucket) | State::HeldMeasurements(bucket) => {
+                Request::ReadMeasurements {
+                    end_ms: bucket.end_ms,
+                }
+            }
+            State::Verify(Copying { bucket, .. }) => Request::ReadMeasurements {
                 end_ms: bucket.end_ms,
             },
             State::Copy(_, insertions) => match insertions.front() {
@@ -260,17 +272,17 @@ impl Conversion {
                 (State::Measurements(bucket), Answer::Measurements(measured)) => {
                     self.plan(measured_bucket(bucket, measured))
                 }
-                (State::Copy(bucket, mut insertions), Answer::Inserted) => {
+                (State::Copy(copying, mut insertions), Answer::Inserted) => {
                     insertions.pop_front();
                     match insertions.is_empty() {
-                        true => (State::Verify(bucket), &[Step::PartCopied, Step::Copied]),
-                        false => (State::Copy(bucket, insertions), &[Step::PartCopied]),
+                        true => (State::Verify(copying), &[Step::PartCopied, Step::Copied]),
+                        false => (State::Copy(copying, insertions), &[Step::PartCopied]),
                     }
                 }
-                (State::Verify(bucket), Answer::Measurements(measured)) => {
-                    match is_complete(&bucket, &measured.rows) {
+                (State::Verify(copying), Answer::Measurements(measured)) => {
+                    match copying.is_complete(&measured.rows) {
                         true => (
-                            self.replace_by_summaries(bucket, &measured.rows),
+                            self.replace_by_summaries(copying, &measured.rows),
                             &[Step::Verified],
                         ),
                         false => (self.again(), &[]),
@@ -338,6 +350,7 @@ impl Conversion {
 
     /// The next state for the bucket as it was read.
     fn plan(&self, bucket: StoredBucket) -> (State, &'static [Step]) {
+        let has_strays = bucket.strays().next().is_some();
         let unfit = |why: String| State::End(Conclusion::Unfit(why));
         match (
             bucket.pages.is_empty(),
@@ -345,8 +358,12 @@ impl Conversion {
             self.settings.into,
         ) {
             (true, ..) => return (self.done(Leftovers::None), &[]),
-            (_, StorageMode::TimeSeries, StorageMode::TimeSeries) => {
+            (_, StorageMode::TimeSeries, StorageMode::TimeSeries) if !has_strays => {
                 return (self.done(Leftovers::None), &[]);
+            }
+            (_, StorageMode::TimeSeries, StorageMode::Bucket) if has_strays => {
+                let why = "has stray pages: run `hourbucket reconcile --repair` first";
+                return (unfit(why.to_owned()), &[]);
             }
             // A run ends with the leftovers of earlier ones.
             (_, StorageMode::Bucket, StorageMode::Bucket) => {
@@ -364,7 +381,7 @@ impl Conversion {
         }
         match self.settings.into {
             StorageMode::Bucket => (self.replace_by_pages(bucket), &[Step::Read]),
-            StorageMode::TimeSeries => match insertions(&bucket, self.settings.insert_max) {
+            StorageMode::TimeSeries => match Copying::plan(bucket, self.settings.insert_max) {
                 Err(foreign) => {
                     let why = format!(
                         "sensor_readings has {foreign} measurements of it that are not in its \
@@ -372,10 +389,10 @@ impl Conversion {
                     );
                     (unfit(why), &[Step::Read])
                 }
-                Ok(insertions) if insertions.is_empty() => {
-                    (State::Verify(bucket), &[Step::Read, Step::Copied])
+                Ok((copying, insertions)) if insertions.is_empty() => {
+                    (State::Verify(copying), &[Step::Read, Step::Copied])
                 }
-                Ok(insertions) => (State::Copy(bucket, insertions), &[Step::Read]),
+                Ok((copying, insertions)) => (State::Copy(copying, insertions), &[Step::Read]),
             },
         }
     }
@@ -383,7 +400,8 @@ impl Conversion {
     /// Replaces pages by the summaries of these measurements: one document, or as many as its fields
     /// need or a writer expects. How the count is distributed over them has no meaning
     /// ([`crate::summary_pages`]).
-    fn replace_by_summaries(&self, bucket: StoredBucket, measured: &Rows) -> State {
+    fn replace_by_summaries(&self, copying: Copying, measured: &Rows) -> State {
+        let bucket = copying.bucket;
         let recomputed = Recomputed::from_rows([measured]);
         let fields = recomputed.fields.into_iter();
         let fields = fields.map(|(name, (field, _))| (name, field)).collect();
@@ -409,7 +427,10 @@ impl Conversion {
             }
         };
         let new = (0..).zip(chunks).map(page).collect();
-        let moved = bucket.paged();
+        let moved = match bucket.storage_mode() {
+            StorageMode::TimeSeries => copying.missing,
+            StorageMode::Bucket => bucket.paged(),
+        };
         State::Replace(Replacement { old: bucket, new }, moved)
     }
 
@@ -455,37 +476,77 @@ impl Conversion {
     }
 }
 
-/// The readings of the pages that are not among the measurements. The error: so many measurements are
-/// in no page.
-fn insertions(bucket: &StoredBucket, insert_max: usize) -> Result<VecDeque<Insertion>, u64> {
-    let mut there = ReadingCounts::from_rows(bucket.measured.as_ref().map(|m| &m.rows));
-    let mut insertions = VecDeque::new();
-    for page in &bucket.pages {
-        let mut rows = page.rows.clone();
-        rows.retain(|row| !there.take(&row.key()));
-        let room = StatementLimits {
-            rows: insert_max,
-            bytes: u64::MAX,
-            summary_bytes: u64::MAX,
-        };
-        while !rows.is_empty() {
-            let (rows, _) = rows.take_room(room);
-            insertions.push_back(Insertion {
-                tags: page.tags.clone(),
-                rows,
+impl Copying {
+    /// What the measurements lack. The error: so many of them are in no page.
+    fn plan(
+        bucket: StoredBucket,
+        insert_max: usize,
+    ) -> Result<(Copying, VecDeque<Insertion>), u64> {
+        let is_mixed = bucket.storage_mode() == StorageMode::TimeSeries;
+        let mut there = ReadingCounts::from_rows(bucket.measured.as_ref().map(|m| &m.rows));
+        let before = there.total();
+        let mut insertions = VecDeque::new();
+        let mut missing = 0;
+        for page in sources(&bucket) {
+            let mut rows = page.rows.clone();
+            // A stray page may be a copy of existing measurements; equal readings in a bucket's own
+            // pages are counted.
+            rows.retain(|row| match is_mixed {
+                true => !there.holds(&row.key()),
+                false => !there.take(&row.key()),
             });
+            missing += rows.len() as u64;
+            // A page that an append recreated has no tags, and other tags would start another series.
+            let tags = match is_mixed && page.tags.is_empty() {
+                true => &bucket.pages[0].tags,
+                false => &page.tags,
+            };
+            let room = StatementLimits {
+                rows: insert_max,
+                bytes: u64::MAX,
+                summary_bytes: u64::MAX,
+            };
+            while !rows.is_empty() {
+                let (rows, _) = rows.take_room(room);
+                insertions.push_back(Insertion {
+                    tags: tags.clone(),
+                    rows,
+                });
+            }
         }
+        if !is_mixed && there.total() > 0 {
+            return Err(there.total());
+        }
+        let copying = Copying {
+            bucket,
+            total: before + missing,
+            missing,
+        };
+        Ok((copying, insertions))
     }
-    match there.total() {
-        0 => Ok(insertions),
-        foreign => Err(foreign),
+
+    /// Whether the copy is complete. The measurements of a bucket's own pages must be exactly their
+    /// readings. With stray pages there must be the expected number of them, with every reading of
+    /// these pages.
+    fn is_complete(&self, measured: &Rows) -> bool {
+        let now = ReadingCounts::from_rows([measured]);
+        match self.bucket.storage_mode() {
+            StorageMode::TimeSeries => {
+                let mut copied = sources(&self.bucket).flat_map(|page| page.rows.iter());
+                now.total() == self.total && copied.all(|row| now.holds(&row.key()))
+            }
+            StorageMode::Bucket => {
+                now == ReadingCounts::from_rows(self.bucket.pages.iter().map(|page| &page.rows))
+            }
+        }
     }
 }
 
-/// Whether the measurements are exactly the readings of the pages.
-fn is_complete(bucket: &StoredBucket, measured: &Rows) -> bool {
-    let pages = bucket.pages.iter().map(|page| &page.rows);
-    ReadingCounts::from_rows([measured]) == ReadingCounts::from_rows(pages)
+/// The pages whose readings become measurements.
+fn sources(bucket: &StoredBucket) -> impl Iterator<Item = &StoredPage> {
+    let is_mixed = bucket.storage_mode() == StorageMode::TimeSeries;
+    let own = bucket.pages.iter().filter(move |_| !is_mixed);
+    own.chain(bucket.strays())
 }
 
 fn measured_bucket(bucket: StoredBucket, measured: BucketMeasurements) -> StoredBucket {
@@ -497,12 +558,22 @@ fn measured_bucket(bucket: StoredBucket, measured: BucketMeasurements) -> Stored
 
 /// Why a bucket must be repaired before its storage mode can change.
 fn why_unfit(bucket: &StoredBucket) -> Option<String> {
-    let fits = |kind: &Kind| matches!(kind, Kind::Duplicates { .. } | Kind::Leftover { .. });
-    let found: Vec<&str> = audit(bucket)
-        .iter()
-        .filter(|finding| !fits(&finding.kind))
-        .map(|finding| finding.kind.name())
-        .collect();
+    let fits = |kind: &Kind| {
+        matches!(
+            kind,
+            Kind::Duplicates { .. } | Kind::Leftover { .. } | Kind::Stray { .. }
+        )
+    };
+    // The document of a bucket with stray pages is rewritten from the measurements anyway.
+    let found: Vec<&str> = match bucket.strays().next().is_some() {
+        true if bucket.strays().any(|page| page.unreadable > 0) => vec!["unreadable"],
+        true => vec![],
+        false => audit(bucket)
+            .iter()
+            .filter(|finding| !fits(&finding.kind))
+            .map(|finding| finding.kind.name())
+            .collect(),
+    };
     (!found.is_empty()).then(|| {
         format!(
             "differs ({}): run `hourbucket reconcile` first",

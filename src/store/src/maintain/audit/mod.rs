@@ -113,9 +113,7 @@ impl Kind {
             Kind::Outside { .. } => {
                 Some("readings are not moved to another bucket: find out how they got there")
             }
-            Kind::Unreadable { .. } | Kind::Stray { .. } => {
-                Some("not written by hourbucket: inspect the document")
-            }
+            Kind::Unreadable { .. } => Some("not written by hourbucket: inspect the document"),
             Kind::MissingMeasurements { .. } => Some(
                 "its measurements were removed, by an earlier retention or by hand, and the \
                  summary is what is left of them; delete the document to remove it",

@@ -53,6 +53,10 @@
 //! - Leftovers are looked for only in a bucket that is read in bucket mode. If the pages cannot be
 //!   read yet, they stay, without a message, for the end of the run or the next one.
 //!
+//! A *stray* page next to a document in time-series mode comes from a version that left fewer
+//! pages. Its readings are stored once, in this page only. They are folded in, under the guards of
+//! document and page, by the next run and by `reconcile --repair`.
+//!
 //! A bucket whose readings were removed ([`crate::retention`]) keeps its mode: there is
 //! nothing to move, and its summaries cannot be computed again. The same holds for measurements.
 //!
@@ -84,7 +88,7 @@ use model::{BucketKey, SensorId, StorageMode};
 
 /// Attempts for a bucket that another writer keeps changing.
 const TRIES: u32 = 10;
-/// Passes over the range: a later one converts the buckets that appeared during the one before.
+/// Passes over the range: the second one folds in the stray pages that appeared during the first.
 const PASSES: u32 = 3;
 /// Buckets converted concurrently: most of the time is spent waiting for a majority to sync its
 /// journal.
@@ -195,9 +199,16 @@ impl Run<'_> {
         let what = failed("reading the buckets");
         let mut filter = selected(&self.selection);
         match self.options.into {
+            // Also stray pages, and readings in a document in time-series mode.
             StorageMode::TimeSeries => {
                 filter.insert("readings_removed", doc! { "$ne": true });
-                filter.insert("storage", doc! { "$ne": SERIES })
+                filter.insert(
+                    "$or",
+                    [
+                        doc! { "storage": { "$ne": SERIES } },
+                        doc! { "readings": { "$exists": true } },
+                    ],
+                )
             }
             StorageMode::Bucket => filter.insert("storage", SERIES),
         };
@@ -244,7 +255,7 @@ impl Run<'_> {
         let mut first = Ok(());
         for (key, conclusion) in keys.into_iter().zip(conclusions) {
             self.at.buckets += 1;
-            // Buckets that became due meanwhile were not counted.
+            // Stray pages, and buckets that became due meanwhile, were not counted.
             self.at.buckets_total = self.at.buckets_total.max(self.at.buckets);
             match conclusion {
                 Ok(conclusion) => self.note(key, conclusion),

@@ -11,7 +11,7 @@ use crate::maintain::convert::{
     Answer, Conclusion, Conversion, ConversionSettings, EqualReadings, Insertion, LeftoverRemoval,
     Replacement, Request,
 };
-use crate::maintain::{MaintainError, PageSize, Step};
+use crate::maintain::{MaintainError, PageSize, Step, StoredBucket};
 use crate::mongo::document::tags_document;
 use crate::mongo::error::command_code;
 use crate::mongo::maintenance::repair::{is_duplicate, page_document, unchanged_filter};
@@ -81,6 +81,19 @@ impl Collections {
                 on_step(*step, &key)?;
             }
         }
+    }
+
+    /// Folds the stray pages of a time-series bucket into measurements; returns `false` if another
+    /// writer changed the bucket.
+    pub(crate) async fn fold(
+        &self,
+        bucket: &StoredBucket,
+        page: PageSize,
+    ) -> Result<bool, MaintainError> {
+        let settings = one_attempt(StorageMode::TimeSeries, page);
+        let conversion = Conversion::new(bucket.key.clone(), settings);
+        let concluded = self.convert(conversion, &|_, _| Ok(())).await?;
+        Ok(matches!(concluded, Conclusion::Done(_)))
     }
 
     async fn insert_measurements(

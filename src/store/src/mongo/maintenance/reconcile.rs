@@ -368,9 +368,6 @@ impl Run<'_> {
         if let Some(why) = finding.kind.beyond_repair() {
             return Some(why);
         }
-        if bucket.strays().next().is_some() {
-            return Some("the bucket has a page that hourbucket has not written: inspect it");
-        }
         if !matches!(finding.kind, Kind::Duplicates { .. }) {
             return None;
         }
@@ -415,6 +412,10 @@ impl Run<'_> {
         bucket: &StoredBucket,
         findings: &[Finding],
     ) -> Result<bool, MaintainError> {
+        if bucket.strays().next().is_some() {
+            // This also rewrites the documents from the measurements.
+            return self.all.fold(bucket, self.options.page).await;
+        }
         let mut gaps = bucket.gaps().into_iter().peekable();
         if gaps.peek().is_some() && !bucket.pages.is_empty() {
             let mut applied = true;
