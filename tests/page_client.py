@@ -368,12 +368,12 @@ def sensor_view(look, fleet):
     named(look)
 
     # Names that look like markup, or change the text direction, are shown as text.
-    look.go(f"#/sensors?prefix={'%3Cimg'}")
+    look.go(f"#/sensors?search={'%3Cimg'}")
     page.get_by_role("link", name=EVIL, exact=True).click()
     expect(page.get_by_role("heading", level=1)).to_have_text(EVIL)
     expect(page.get_by_role("radio", name="<b>field</b>")).to_be_visible()
     assert page.locator("main img, main b.x, main i i").count() == 0
-    look.go("#/sensors?prefix=pump")
+    look.go("#/sensors?search=pump")
     expect(page.get_by_role("link", name="pump \\u202egnp", exact=True)).to_be_visible()
 
 

@@ -159,7 +159,7 @@ impl World {
              [[mqtt]]\nurl = \"{}\"\nclient_id = \"watched-old\"\nprotocol = 4\n\
              [[mqtt.subscriptions]]\nfilter = \"kept/+\"\ntopic = \"kept/{{sensor_id}}\"\n\
              format = \"json\"\n\
-             retained = \"never\"\n",
+             retained = \"never\"\n[[ranges]]\nfields = [\"*\"]\nmax = 1e300\n",
             broker.url(),
             old.url()
         );

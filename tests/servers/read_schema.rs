@@ -14,10 +14,9 @@ use crate::support::service::Service;
 
 /// The paths of the admin port.
 const ADMIN: &str =
-    "^/(|v1/(sensors|fleet|dead-letters).*|prometheus/.*|metrics|livez|readyz|openapi.json)$";
+    "^/(|v1/(sensors|fleet|dead-letters).*|prometheus(/.*)?|metrics|livez|readyz|openapi.json)$";
 /// The same, and the one whose answer does not end.
-const NOT_INGEST: &str =
-    "^/(|v1/(sensors|fleet|dead-letters|tail).*|prometheus/.*|metrics|livez|readyz|openapi.json)$";
+const NOT_INGEST: &str = "^/(|v1/(sensors|fleet|dead-letters|tail).*|prometheus(/.*)?|metrics|livez|readyz|openapi.json)$";
 const CHECKS: &str = "not_a_server_error,status_code_conformance,content_type_conformance,response_headers_conformance,\
                       response_schema_conformance";
 
