@@ -2,7 +2,7 @@
 
 use mongodb::bson::{Bson, DateTime, Document, doc};
 
-use crate::columns::{DAY_BYTES_MAX, DayColumns, part_bytes};
+use crate::columns::{DayColumns, bounds};
 use crate::days::{DayWritten, SensorDay};
 use crate::mongo::column_document::{PartSet, hours_document, part_document};
 use crate::mongo::connection::{Connection, in_part};
@@ -10,6 +10,7 @@ use crate::mongo::error::{
     StatementError, check_concern, command_error, describe, is_refused_for_its_data,
     statement_error, write_errors,
 };
+use crate::mongo::write::replace::replace_all;
 use crate::{StoreError, StoreErrorKind};
 use model::collections::{COLUMNS, DAY_HOURS};
 
@@ -61,9 +62,8 @@ impl ColumnWriter {
             let part = columns.parts.first()?;
             Some(replace(part_document(day, columns, (0, part), None)))
         };
-        let mut written = self
-            .replace_all(COLUMNS, days.iter().filter_map(part).collect())
-            .await?;
+        let documents = days.iter().filter_map(part).collect();
+        let mut written = replace_all(&self.connection, COLUMNS, documents).await?;
         let are_kept = |(_, columns): &&Day| !columns.parts.is_empty();
         let days: Vec<&Day> = days.iter().filter(are_kept).collect();
         self.put_hours(&days, &mut written).await?;
@@ -77,12 +77,10 @@ impl ColumnWriter {
             .collect();
         let hours = at.iter().map(|at| {
             let (day, columns) = days[*at];
-            let span_ms = self.connection.span().ms();
-            let buckets = (day.day.end_ms - day.day.start_ms).div_euclid(span_ms);
-            let buckets = usize::try_from(buckets).unwrap_or_default();
-            replace(hours_document(day, columns, buckets))
+            let bounds = bounds(day, self.connection.span());
+            replace(hours_document(day, columns, bounds.len().saturating_sub(1)))
         });
-        let answers = self.replace_all(DAY_HOURS, hours.collect()).await;
+        let answers = replace_all(&self.connection, DAY_HOURS, hours.collect()).await;
         for (at, answer) in at.iter().zip(answers.map_err(in_part)?) {
             // Newer: of another instance, whose columns are newer too by now.
             if matches!(answer, DayWritten::Rejected { .. }) {
@@ -92,60 +90,10 @@ impl ColumnWriter {
         Ok(())
     }
 
-    /// Replaces documents by those that count as many readings or more.
-    async fn replace_all(
-        &self,
-        collection: &'static str,
-        updates: Vec<Document>,
-    ) -> Result<Vec<DayWritten>, StoreError> {
-        if updates.is_empty() {
-            return Ok(vec![]);
-        }
-        let command = |updates: &[Document]| doc! { "update": collection, "updates": updates.to_vec(), "ordered": false };
-        match self.connection.change(command(&updates)).await? {
-            Ok(reply) => {
-                let mut written = answers(updates.len(), reply)?;
-                let again: Vec<usize> = (0..updates.len())
-                    .filter(|at| written[*at] == DayWritten::Newer)
-                    .collect();
-                if !again.is_empty() {
-                    // The document counts more, or another instance inserted it at the same moment:
-                    // now it exists.
-                    let updates: Vec<_> = again.iter().map(|at| updates[*at].clone()).collect();
-                    let reply = self.connection.change(command(&updates)).await?;
-                    let reply = reply.map_err(|e| command_error(&e))?;
-                    again
-                        .iter()
-                        .zip(answers(again.len(), reply)?)
-                        .for_each(|(at, answer)| written[*at] = answer);
-                }
-                Ok(written)
-            }
-            Err(error) if is_refused_for_its_data(&error) => {
-                if updates.len() == 1 {
-                    return Ok(vec![DayWritten::Rejected {
-                        detail: describe(&error),
-                    }]);
-                }
-                let mut updates = updates;
-                let second = updates.split_off(updates.len() / 2);
-                let mut written = Box::pin(self.replace_all(collection, updates)).await?;
-                let others = Box::pin(self.replace_all(collection, second)).await;
-                written.extend(others.map_err(in_part)?);
-                Ok(written)
-            }
-            Err(error) => Err(command_error(&error)),
-        }
-    }
-
     /// Writes a day of several parts as a new set: first all parts but part 0, under numbers of their
     /// own, then part 0, which makes them the day's. Then removes what is left of other sets.
     async fn put_set(&self, day: &Day) -> Result<DayWritten, StoreError> {
         let (sensor_day, columns) = day;
-        if columns.parts.iter().map(part_bytes).sum::<usize>() > DAY_BYTES_MAX {
-            let detail = format!("its columns have more than {DAY_BYTES_MAX} bytes");
-            return Ok(DayWritten::Rejected { detail });
-        }
         let set = PartSet {
             id: fastrand::i64(1..),
             parts: i32::try_from(columns.parts.len()).unwrap_or(i32::MAX),
@@ -183,7 +131,7 @@ impl ColumnWriter {
             }
         }
         let part_0 = part_document(sensor_day, columns, (0, part_0), Some(set));
-        let written = self.replace_all(COLUMNS, vec![replace(part_0)]).await;
+        let written = replace_all(&self.connection, COLUMNS, vec![replace(part_0)]).await;
         let mut written = written.map_err(in_part)?;
         // What is left of sets that count fewer. One that counts as many or more may be of an instance
         // that is still writing it.
@@ -228,19 +176,4 @@ fn replace(document: Document) -> Document {
         ],
     };
     doc! { "q": q, "u": document, "upsert": true }
-}
-
-fn answers(statements: usize, reply: Document) -> Result<Vec<DayWritten>, StoreError> {
-    let mut answers = vec![DayWritten::Done; statements];
-    for error in write_errors(&check_concern(reply)?) {
-        let detail = error.detail();
-        let answer = error.index.and_then(|at| answers.get_mut(at));
-        match (answer, statement_error(error.code)) {
-            // The document counts more, so the filter did not match, and the insert collided.
-            (Some(answer), StatementError::Conflict) => *answer = DayWritten::Newer,
-            (Some(answer), StatementError::Data) => *answer = DayWritten::Rejected { detail },
-            _ => return Err(StoreError::unknown(StoreErrorKind::Command, detail)),
-        }
-    }
-    Ok(answers)
 }

@@ -10,12 +10,9 @@ use crate::days::{DayMark, DaySummary, DayWritten, SensorDay};
 use crate::maintain::Hour;
 use crate::mongo::connection::{Connection, in_part};
 use crate::mongo::document::{summary_document, tags_document};
-use crate::mongo::error::{
-    StatementError, check_concern, command_error, describe, is_refused_for_its_data,
-    statement_error, write_errors,
-};
 use crate::mongo::pack::SCHEMA_VERSION;
-use crate::{BoxFuture, StoreError, StoreErrorKind};
+use crate::mongo::write::replace::replace_all;
+use crate::{BoxFuture, StoreError};
 use model::collections::{DAYS, PENDING_DAYS};
 
 /// Bytes of the documents of one command.
@@ -77,7 +74,10 @@ impl DayWriter {
                     bytes <= COMMAND_BYTES_MAX
                 };
                 let (some, others) = rest.split_at(rest.iter().take_while(fits).count().max(1));
-                let answers = self.put_some(some, replace).await;
+                let updates = some
+                    .iter()
+                    .map(|(day, summary)| statement(day, summary, replace));
+                let answers = replace_all(&self.connection, DAYS, updates.collect()).await;
                 written.extend(if written.is_empty() {
                     answers?
                 } else {
@@ -87,54 +87,6 @@ impl DayWriter {
             }
             Ok(written)
         })
-    }
-
-    /// Sends one command. If the server rejects it as a whole because of its data, halves it.
-    async fn put_some(
-        &self,
-        days: &[(SensorDay, DaySummary)],
-        replace: bool,
-    ) -> Result<Vec<DayWritten>, StoreError> {
-        let updates: Vec<Document> = days
-            .iter()
-            .map(|(day, summary)| statement(day, summary, replace))
-            .collect();
-        let command = doc! { "update": DAYS, "updates": updates, "ordered": false };
-        match self.connection.change(command).await? {
-            Ok(reply) => {
-                let mut written = answers(days.len(), reply)?;
-                let again: Vec<usize> = (0..days.len())
-                    .filter(|i| written[*i] == DayWritten::Newer)
-                    .collect();
-                if !again.is_empty() {
-                    // The document counts more, or another instance inserted it at the same moment:
-                    // now it exists.
-                    let updates = again
-                        .iter()
-                        .map(|i| statement(&days[*i].0, &days[*i].1, replace));
-                    let command = doc! { "update": DAYS, "updates": updates.collect::<Vec<_>>(), "ordered": false };
-                    let reply = self.connection.change(command).await?;
-                    let reply = reply.map_err(|e| command_error(&e))?;
-                    again
-                        .iter()
-                        .zip(answers(again.len(), reply)?)
-                        .for_each(|(i, answer)| written[*i] = answer);
-                }
-                Ok(written)
-            }
-            Err(error) if is_refused_for_its_data(&error) => {
-                if days.len() == 1 {
-                    return Ok(vec![DayWritten::Rejected {
-                        detail: describe(&error),
-                    }]);
-                }
-                let (a, b) = days.split_at(days.len() / 2);
-                let mut written = self.put_days(a, replace).await?;
-                written.extend(self.put_days(b, replace).await.map_err(in_part)?);
-                Ok(written)
-            }
-            Err(error) => Err(command_error(&error)),
-        }
     }
 }
 
@@ -178,20 +130,4 @@ fn about_bytes(hour: &Hour) -> usize {
         .keys()
         .map(|name| name.len() + 80)
         .sum::<usize>()
-}
-
-fn answers(days: usize, reply: Document) -> Result<Vec<DayWritten>, StoreError> {
-    let mut answers = vec![DayWritten::Done; days];
-    for error in write_errors(&check_concern(reply)?) {
-        let detail = error.detail();
-        let answer = error.index.and_then(|i| answers.get_mut(i));
-        match (answer, statement_error(error.code)) {
-            // The document exists and counts more, so the filter did not match, and the insert
-            // collided.
-            (Some(answer), StatementError::Conflict) => *answer = DayWritten::Newer,
-            (Some(answer), StatementError::Data) => *answer = DayWritten::Rejected { detail },
-            _ => return Err(StoreError::unknown(StoreErrorKind::Command, detail)),
-        }
-    }
-    Ok(answers)
 }

@@ -10,6 +10,7 @@ pub(super) mod latest;
 pub(super) mod pages;
 pub(super) mod recompute_summary;
 pub(super) mod remove_readings;
+mod replace;
 pub(super) mod send_latest;
 pub(super) mod time_series;
 
