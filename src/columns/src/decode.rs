@@ -11,7 +11,9 @@ use model::{RowFlags, Rows, ValueRef};
 
 use super::encode::EXACT_MAX;
 use super::numbers::{decode_doubles, decode_ints};
-use super::part::{BYTES_MAX, Entry, EntryKind, Part, READINGS_MAX, is_present, present_before};
+use super::part::{
+    BYTES_MAX, Entry, EntryKind, Part, READINGS_MAX, is_present, is_set, present_before,
+};
 use super::{DamagedPart, Fault};
 
 /// Most values of the decoded fields of a part. In a page a value takes at least three bytes: its
@@ -184,12 +186,6 @@ fn check_ints(values: &[f64], ints: Option<&[u8]>, count: usize) -> Result<(), F
     let flagged = (0..).zip(values).filter(|(i, _)| is_set(ints, *i));
     let is_valid = ints.len() == count.div_ceil(8) && flagged.map(|(_, v)| *v).all(is_exact);
     is_valid.then_some(()).ok_or(Fault::Ints)
-}
-
-/// Whether a bit is set; those behind the last byte are not.
-fn is_set(bits: &[u8], at: usize) -> bool {
-    bits.get(at / 8)
-        .is_some_and(|byte| byte >> (at % 8) & 1 == 1)
 }
 
 impl<'p> Decoded<'p> {

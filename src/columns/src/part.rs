@@ -4,11 +4,11 @@
 //! |---|---|
 //! | `count`, `first_ts`, `last_ts` | of its readings |
 //! | `ts` | pco, int64: milliseconds since 1970, ascending |
-//! | `columns.<field>` | `kind` and `data`, and where needed `digits`, `dictionary`, `present`, `also` |
+//! | `columns.<field>` | `kind` and `data`, and where needed `dictionary`, `present`, `ints`, `others` |
 //!
 //! | `kind` | `data`, in pco's standalone format |
 //! |---|---|
-//! | `double` | float64; with `digits`: integers, of which each is divided by 10^digits as a double |
+//! | `double` | float64; decimal numbers of few digits as multiples of their unit ([`super::decimals`]) |
 //! | `int` | integers |
 //! | `bool` | integers 0 and 1 |
 //! | `text` | integers: indices into `dictionary`, which is in the order of first appearance |
@@ -18,10 +18,10 @@
 //! (the lowest is 0) of byte `i / 8` belongs to reading `i`; the bits behind the last one are 0. It
 //! is absent if all readings have a value.
 //!
-//! A field that has values of several kinds, such as 21 and 21.5, has an entry for each: the one with
-//! the most values is the column, and the others are in its `also`, of the same form. Doubles that
-//! `digits` does not give exactly are an entry of their own too. No reading is in two entries of a
-//! field.
+//! A field may have values of several kinds. Integers up to 2^53 are among its doubles, and `ints` tells
+//! which of the values these are, in the same way. The other kinds have an entry each: the one with the
+//! most values is the column, the others are in its `others`, in the same form. No reading is in two
+//! entries of a field.
 //!
 //! The order of the readings is that of their times, and within a millisecond that of [`super::order`].
 //! The order of the fields within a reading is not kept: it is not part of a reading's identity.
@@ -91,11 +91,8 @@ impl Bits {
         self.0[at / 8] |= 1 << (at % 8);
     }
 
-    /// Whether a bit is set.
     pub(crate) fn get(&self, at: usize) -> bool {
-        self.0
-            .get(at / 8)
-            .is_some_and(|byte| byte >> (at % 8) & 1 == 1)
+        is_set(&self.0, at)
     }
 
     /// The field `present`; `ones`: how many bits are set.
@@ -109,7 +106,13 @@ impl Bits {
 
 /// Whether a reading is present.
 pub(crate) fn is_present(present: Option<&[u8]>, at: usize) -> bool {
-    present.is_none_or(|bits| bits[at / 8] >> (at % 8) & 1 == 1)
+    present.is_none_or(|bits| is_set(bits, at))
+}
+
+/// Whether a bit is set; those behind the last byte are not.
+pub(crate) fn is_set(bits: &[u8], at: usize) -> bool {
+    bits.get(at / 8)
+        .is_some_and(|byte| byte >> (at % 8) & 1 == 1)
 }
 
 /// How many of the first `upto` readings are present.
