@@ -33,58 +33,56 @@ impl DayKinds {
         permit: &DaysPermit,
         days: &[SensorDay],
     ) -> Result<Vec<bool>, StoreError> {
-        let answers = match self.days {
-            true => summarize(flusher, permit, days).await?,
-            false => vec![true; days.len()],
-        };
-        if let Some(weighting) = self.columns {
-            encode(flusher, permit, days, weighting, &answers).await?;
+        let mut answers = vec![true; days.len()];
+        let mut written = 0;
+        if self.days {
+            written = summarize(flusher, permit, days, &mut answers).await?;
         }
-        let computed = answers.iter().filter(|is_written| **is_written).count();
-        metrics::rollup_computed_total(DayResult::Written, computed as u64);
+        if let Some(weighting) = self.columns {
+            written = encode(flusher, permit, days, weighting, &answers).await?;
+        }
+        metrics::rollup_computed_total(DayResult::Written, written);
         Ok(answers)
     }
 }
 
+/// Answers for each day whether it was computed; returns how many documents are written.
 async fn summarize(
     flusher: &Flusher,
     permit: &DaysPermit,
     days: &[SensorDay],
-) -> Result<Vec<bool>, StoreError> {
+    answers: &mut [bool],
+) -> Result<u64, StoreError> {
     let computed = flusher.compute_days(permit, days).await?;
-    let mut answers = vec![false; days.len()];
     let mut writes = vec![];
-    for ((day, summary), answer) in days.iter().zip(computed).zip(&mut answers) {
-        if let Some(summary) = summary {
-            *answer = true;
-            // Without hours there is no document.
-            if summary.hour.count > 0 {
-                writes.push((day.clone(), summary));
-            }
-        }
+    for ((day, summary), answer) in days.iter().zip(computed).zip(answers) {
+        *answer = summary.is_some();
+        // Without hours there is no document.
+        let summary = summary.filter(|summary| summary.hour.count > 0);
+        writes.extend(summary.map(|summary| (day.clone(), summary)));
     }
-    if !writes.is_empty() {
-        let written = flusher.write_days(flusher.permit().await, &writes).await?;
-        report(writes.iter().map(|(day, _)| day).zip(written), "document");
+    if writes.is_empty() {
+        return Ok(0);
     }
-    Ok(answers)
+    let written = flusher.write_days(flusher.permit().await, &writes).await?;
+    Ok(report(&writes, written, "document"))
 }
 
-/// Encodes those days that are still to be written.
+/// Encodes those days that are still to be written; returns how many are.
 async fn encode(
     flusher: &Flusher,
     permit: &DaysPermit,
     days: &[SensorDay],
     weighting: Weighting,
     answers: &[bool],
-) -> Result<(), StoreError> {
+) -> Result<u64, StoreError> {
+    let mut written = 0;
     let mut writes: Vec<(SensorDay, DayColumns)> = vec![];
     let mut bytes = 0;
-    let mut wanted: Vec<&SensorDay> = vec![];
     for (day, is_wanted) in days.iter().zip(answers) {
-        wanted.extend(is_wanted.then_some(day));
-    }
-    for (at, day) in wanted.iter().copied().enumerate() {
+        if !is_wanted {
+            continue;
+        }
         match flusher.encode_day(permit, day, weighting).await? {
             Ok(columns) => {
                 bytes += columns.about_bytes();
@@ -102,23 +100,34 @@ async fn encode(
                 );
             }
         }
-        if bytes >= WRITE_BYTES || at + 1 == wanted.len() && !writes.is_empty() {
-            let written = flusher
-                .write_columns(flusher.permit().await, &writes)
-                .await?;
-            report(writes.iter().map(|(day, _)| day).zip(written), "columns");
-            writes.clear();
+        if bytes >= WRITE_BYTES {
+            written += write(flusher, &mut writes).await?;
             bytes = 0;
         }
     }
-    Ok(())
+    Ok(written + write(flusher, &mut writes).await?)
 }
 
-/// Counts and logs the days that the store refuses.
-fn report<'d>(written: impl Iterator<Item = (&'d SensorDay, DayWritten)>, what: &str) {
-    for (day, written) in written {
+async fn write(
+    flusher: &Flusher,
+    writes: &mut Vec<(SensorDay, DayColumns)>,
+) -> Result<u64, StoreError> {
+    if writes.is_empty() {
+        return Ok(0);
+    }
+    let permit = flusher.permit().await;
+    let written = flusher.write_columns(permit, writes).await?;
+    let days = report(writes, written, "columns");
+    writes.clear();
+    Ok(days)
+}
+
+/// Counts and logs the days that the store refuses; returns the number of the others.
+fn report<T>(days: &[(SensorDay, T)], written: Vec<DayWritten>, what: &str) -> u64 {
+    let mut refused = 0;
+    for ((day, _), written) in days.iter().zip(written) {
         if let DayWritten::Rejected { detail } = written {
-            metrics::rollup_computed_total(DayResult::Refused, 1);
+            refused += 1;
             let sensor_id = &*day.sensor_id;
             let day_ms = day.day.start_ms;
             tracing::error!(
@@ -130,4 +139,6 @@ fn report<'d>(written: impl Iterator<Item = (&'d SensorDay, DayWritten)>, what: 
             );
         }
     }
+    metrics::rollup_computed_total(DayResult::Refused, refused);
+    days.len() as u64 - refused
 }

@@ -7,8 +7,8 @@
 //! ```
 //!
 //! A day's documents are functions of the stored pages of its hours ([`store::days`],
-//! [`store::columns`]). So nothing is added to them: when the hours of a day have changed, it is computed again and they
-//! are replaced.
+//! [`store::columns`]). So nothing is added to them: when the hours of a day have changed, the day is
+//! computed again, and its documents are replaced.
 //!
 //! **Life of a change.** A reading arrives at its shard, which passes it on: its day gets an entry
 //! in [`state`], and a *mark* in the collection `rollup_pending`, before the journal may release
