@@ -135,12 +135,14 @@ pub(crate) async fn reconcile(
             ),
             false => None,
         };
-        let columns = match columns(config, &store) {
-            Some(columns) => {
-                let checked = columns.check(selection, now_ms, options.repair).await;
+        let columns = match config.columns.enabled {
+            true => {
+                let checked = columns(config, &store)
+                    .check(selection, now_ms, options.repair)
+                    .await;
                 Some(checked.map_err(|error| MaintainError::Server(error.to_string()))?)
             }
-            None => None,
+            false => None,
         };
         Ok::<_, MaintainError>((report, days, columns))
     };
@@ -189,12 +191,11 @@ fn print_days(have: &str, what: &str, checked: &DaysChecked) {
     ));
 }
 
-/// The columns of the database; `None` if they are not kept.
-fn columns<'s>(config: &Config, store: &'s MongoStore) -> Option<ColumnsMaintenance<'s>> {
+/// Fills and checks the columns of the database.
+fn columns<'s>(config: &Config, store: &'s MongoStore) -> ColumnsMaintenance<'s> {
     let zone = Zone::from(config.rollup.zone);
     let weighting = weighting(&config.columns);
-    let of = ColumnsMaintenance::new(store, zone, config.bucket.span, weighting);
-    config.columns.enabled.then_some(of)
+    ColumnsMaintenance::new(store, zone, config.bucket.span, weighting)
 }
 
 /// The start of a date; `option` says where it comes from.
@@ -225,12 +226,10 @@ pub(crate) async fn fill_columns(
     date: chrono::NaiveDate,
 ) -> Result<(), MaintainError> {
     let from_ms = start_of(config, "--columns-from", date)?;
-    let Some(columns) = columns(config, store) else {
-        let detail = "--columns-from needs columns.enabled = true";
-        return Err(MaintainError::Refused(detail.to_owned()));
-    };
     let now_ms = SystemClock::new().now().wall_ms;
-    let filled = columns.fill(from_ms, now_ms, progress_of_days()).await;
+    let filled = columns(config, store)
+        .fill(from_ms, now_ms, progress_of_days())
+        .await;
     let filled = filled.map_err(|error| MaintainError::Server(error.to_string()));
     report_filled("encoded", filled)
 }
