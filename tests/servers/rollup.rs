@@ -258,7 +258,7 @@ const WEIGHTING: Weighting = Weighting {
 /// Columns and hours: of the readings of pages, replaced only by those that count at least as many.
 async fn columns_of(store: &dyn Store) {
     let columns = store.columns().expect("it has columns");
-    let of_pages = async |day: &SensorDay| encode_day(store, Span::HOUR, day, |_| WEIGHTING).await;
+    let of_pages = async |day: &SensorDay| encode_day(store, Span::HOUR, day, WEIGHTING).await;
     let a = day("A", START);
     let computed = of_pages(&a).await.unwrap().unwrap();
     assert_eq!(computed.count(), 4);

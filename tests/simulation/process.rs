@@ -19,7 +19,7 @@ use pipeline::rollup::{DayKinds, RollupTask, recovery};
 use pipeline::route::row_refs;
 use store::Store;
 use store::days::SensorDay;
-use store::tier::remove_day;
+use store::tier::compare_day;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -387,7 +387,9 @@ async fn remove_days(world: Arc<World>, client: Arc<Client>) {
                 day: zone.day(bucket.start.0),
                 sensor_id: bucket.sensor_id,
             };
-            let _ = remove_day(&*client, span, &day, WEIGHTING).await;
+            if let Ok(Some(pages)) = compare_day(&*client, span, &day, WEIGHTING).await {
+                let _ = client.remove_compared(&pages).await;
+            }
         }
     }
 }

@@ -14,13 +14,14 @@
 //! - All calls may be repeated after any error.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use columns::{DayHours, Part};
-use model::{SensorId, Span};
+use model::{Day, Rows, SensorId, Span};
 
 use super::days::{DayWritten, SensorDay};
-use super::{BoxFuture, StoreError};
+use super::{BoxFuture, StoreError, StoreErrorKind};
 
 /// A day whose parts have more bytes stays in its pages.
 pub(crate) const DAY_BYTES_MAX: usize = 64 << 20;
@@ -87,6 +88,18 @@ pub struct ColumnsQuery {
     pub to_ms: i64,
     /// The fields that are needed, others may be missing; empty: all.
     pub fields: Vec<String>,
+}
+
+impl ColumnsQuery {
+    /// A day of one sensor, all fields.
+    pub(crate) fn of_day(sensor_id: &SensorId, day: Day) -> ColumnsQuery {
+        ColumnsQuery {
+            sensor_ids: vec![sensor_id.clone()],
+            from_ms: day.start_ms,
+            to_ms: day.start_ms + 1,
+            fields: vec![],
+        }
+    }
 }
 
 /// The columns of a day.
@@ -157,6 +170,32 @@ pub trait ColumnStore: Send + Sync {
         &'a self,
         query: &'a ColumnsQuery,
     ) -> BoxFuture<'a, Result<OfSensors<StoredHours>, StoreError>>;
+}
+
+/// The readings that columns have of a sensor and day between two times (ms since 1970, end
+/// exclusive).
+///
+/// # Errors
+/// The store failed, or they cannot be decoded.
+pub(crate) async fn readings_of(
+    columns: &dyn ColumnStore,
+    sensor_id: &SensorId,
+    day: Day,
+    within_ms: Range<i64>,
+) -> Result<Rows, StoreError> {
+    let mut rows = Rows::default();
+    let query = ColumnsQuery::of_day(sensor_id, day);
+    for found in columns.columns_of(&query).await?.days {
+        for part in &found.parts {
+            let decoded = part.decode_range(within_ms.start, within_ms.end, |_| true);
+            let decoded = decoded.map_err(|error| StoreError::NotApplied {
+                kind: StoreErrorKind::Command,
+                detail: format!("the columns of {sensor_id} are damaged: {error}"),
+            })?;
+            rows.append(&decoded.rows());
+        }
+    }
+    Ok(rows)
 }
 
 /// The starts of the buckets of a day, and the end of the last one (ms since 1970).

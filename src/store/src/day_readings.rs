@@ -6,24 +6,23 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use columns::{DayEncoder, HoursEncoder, Weighting};
-use model::{BucketKey, BucketStart, Rows, SensorId, Span, StorageMode};
+use columns::{DayEncoder, HoursEncoder, Part, Weighting};
+use model::{BucketKey, BucketStart, Rows, Span, StorageMode};
 
-use crate::columns::{ColumnsQuery, DAY_BYTES_MAX, DayColumns, bounds, part_bytes};
+use crate::columns::{DAY_BYTES_MAX, DayColumns, bounds, part_bytes, readings_of};
 use crate::days::SensorDay;
 use crate::maintain::StoredPage;
 use crate::reading::{MeasurementQuery, PageQuery};
-use crate::tier::{ComparedPage, damaged, only_stored};
+use crate::tier::{ComparedPage, only_stored};
 use crate::{Store, StoreError};
 
 /// Measurements in one answer.
 const MEASUREMENTS_MAX: usize = 200_000;
 
 /// Reads one day.
-pub struct DayReadings<'s> {
+pub(crate) struct DayReadings<'s> {
     store: &'s dyn Store,
     span: Span,
-    sensor_id: SensorId,
     /// What is still to be read; `None`: all pages are in `pages`.
     query: Option<PageQuery>,
     pages: VecDeque<(BucketStart, StoredPage)>,
@@ -31,15 +30,6 @@ pub struct DayReadings<'s> {
     tags: BTreeMap<String, String>,
     /// Those that have readings.
     read: Vec<ComparedPage>,
-}
-
-/// The readings of a bucket.
-#[derive(Debug)]
-pub struct BucketReadings {
-    /// Its start.
-    pub start: BucketStart,
-    /// In any order.
-    pub rows: Rows,
 }
 
 /// What pages and measurements have of a bucket.
@@ -54,11 +44,10 @@ struct FoundBucket {
 
 impl<'s> DayReadings<'s> {
     /// Reads from `store`, whose buckets have this span.
-    pub fn new(store: &'s dyn Store, span: Span, day: &SensorDay) -> DayReadings<'s> {
+    pub(crate) fn new(store: &'s dyn Store, span: Span, day: &SensorDay) -> DayReadings<'s> {
         DayReadings {
             store,
             span,
-            sensor_id: day.sensor_id.clone(),
             query: Some(PageQuery {
                 sensor_id: day.sensor_id.clone(),
                 from: BucketStart(day.day.start_ms),
@@ -73,25 +62,23 @@ impl<'s> DayReadings<'s> {
         }
     }
 
-    /// The readings of the next bucket that has a page; `None` at the end.
+    /// The readings of the next bucket that has a page, in any order; `None` at the end.
     ///
     /// # Errors
     /// The store failed, or columns that are needed cannot be decoded.
-    pub async fn next(&mut self) -> Result<Option<BucketReadings>, StoreError> {
+    pub(crate) async fn next(&mut self) -> Result<Option<Rows>, StoreError> {
         let Some(bucket) = self.next_bucket().await? else {
             return Ok(None);
         };
-        let FoundBucket {
-            start, mut rows, ..
-        } = bucket;
+        let mut rows = bucket.rows;
         let missing = bucket.counted.saturating_sub(rows.len() as u64);
-        if bucket.removed > 0 || missing > 0 {
-            let stored = self.stored_in(start).await?;
-            let missing = bucket.removed.max(missing);
+        let missing = missing.max(bucket.removed);
+        if missing > 0 {
+            let stored = self.stored_in(bucket.start).await?;
             let stored = only_stored(stored, [&rows], missing);
             rows.append(&stored);
         }
-        Ok(Some(BucketReadings { start, rows }))
+        Ok(Some(rows))
     }
 
     /// The tags of the last bucket that was read and has tags.
@@ -140,7 +127,7 @@ impl<'s> DayReadings<'s> {
             if page.storage_mode == StorageMode::Bucket && !is_removed {
                 self.read.push(ComparedPage {
                     bucket: BucketKey {
-                        sensor_id: self.sensor_id.clone(),
+                        sensor_id: self.day.sensor_id.clone(),
                         start,
                     },
                     page: page.page,
@@ -164,7 +151,7 @@ impl<'s> DayReadings<'s> {
 
     async fn measure(&self, start: BucketStart, rows: &mut Rows) -> Result<(), StoreError> {
         let mut query = MeasurementQuery {
-            sensor_id: self.sensor_id.clone(),
+            sensor_id: self.day.sensor_id.clone(),
             from_ms: start.0,
             to_ms: self.span.end(start),
             limit: MEASUREMENTS_MAX,
@@ -180,10 +167,13 @@ impl<'s> DayReadings<'s> {
     /// The readings of a bucket in columns, read after its pages: what a page has lost by then, they
     /// have.
     async fn stored_in(&self, start: BucketStart) -> Result<Rows, StoreError> {
-        let within = start.0..self.span.end(start);
-        let mut stored = stored_readings(self.store, &self.day).await?;
-        stored.retain(|row| within.contains(&row.ts_ms));
-        Ok(stored)
+        let within_ms = start.0..self.span.end(start);
+        match self.store.columns() {
+            Some(columns) => {
+                readings_of(columns, &self.day.sensor_id, self.day.day, within_ms).await
+            }
+            None => Ok(Rows::default()),
+        }
     }
 }
 
@@ -192,27 +182,10 @@ impl<'s> DayReadings<'s> {
 /// # Errors
 /// The store failed, or they cannot be decoded.
 pub async fn stored_readings(store: &dyn Store, day: &SensorDay) -> Result<Rows, StoreError> {
-    let mut rows = Rows::default();
-    let Some(columns) = store.columns() else {
-        return Ok(rows);
-    };
-    let query = ColumnsQuery {
-        sensor_ids: vec![day.sensor_id.clone()],
-        from_ms: day.day.start_ms,
-        to_ms: day.day.start_ms + 1,
-        fields: vec![],
-    };
-    for day in columns.columns_of(&query).await?.days {
-        for part in &day.parts {
-            let decoded = part.decode();
-            rows.append(
-                &decoded
-                    .map_err(|error| damaged(&day.sensor_id, &error))?
-                    .rows(),
-            );
-        }
+    match store.columns() {
+        Some(columns) => readings_of(columns, &day.sensor_id, day.day, i64::MIN..i64::MAX).await,
+        None => Ok(Rows::default()),
     }
-    Ok(rows)
 }
 
 /// Why a day has no columns.
@@ -224,34 +197,34 @@ pub enum NoColumns {
     TooLarge,
 }
 
-/// Encodes a day from its readings. `weighting`: of a field.
+/// Encodes a day from its readings. `weighting`: of every field.
 ///
 /// # Errors
 /// The store failed.
-pub async fn encode_day<W: Fn(&str) -> Weighting>(
+pub async fn encode_day(
     store: &dyn Store,
     span: Span,
     day: &SensorDay,
-    weighting: W,
+    weighting: Weighting,
 ) -> Result<Result<DayColumns, NoColumns>, StoreError> {
     let mut readings = DayReadings::new(store, span, day);
     let mut encoder = DayEncoder::default();
-    let mut hours = HoursEncoder::new(bounds(day, span), weighting);
-    let mut parts = vec![];
-    let mut bytes = 0;
-    while let Some(bucket) = readings.next().await? {
-        hours.add(&bucket.rows);
-        for part in encoder.add(&bucket.rows) {
-            bytes += part_bytes(&part);
-            parts.push(part);
-        }
-        if bytes > DAY_BYTES_MAX {
+    let mut hours = HoursEncoder::new(bounds(day, span), |_| weighting);
+    let mut parts: Vec<Part> = vec![];
+    let is_too_large = |parts: &[Part]| parts.iter().map(part_bytes).sum::<usize>() > DAY_BYTES_MAX;
+    while let Some(rows) = readings.next().await? {
+        hours.add(&rows);
+        parts.extend(encoder.add(&rows));
+        if is_too_large(&parts) {
             return Ok(Err(NoColumns::TooLarge));
         }
         // A day of many readings takes a while to encode.
         tokio::task::yield_now().await;
     }
     parts.extend(encoder.finish());
+    if is_too_large(&parts) {
+        return Ok(Err(NoColumns::TooLarge));
+    }
     if parts.is_empty() {
         return Ok(Err(NoColumns::Empty));
     }

@@ -127,7 +127,7 @@ impl<'s> ColumnsMaintenance<'s> {
     }
 
     async fn encode(&self, day: &SensorDay) -> Result<Result<DayColumns, NoColumns>, StoreError> {
-        encode_day(self.store, self.span, day, |_| self.weighting).await
+        encode_day(self.store, self.span, day, self.weighting).await
     }
 
     /// Compares the columns and hours of days with their readings, and writes those that differ if
@@ -231,12 +231,7 @@ impl<'s> ColumnsMaintenance<'s> {
         let Some(store) = self.store.columns() else {
             return Ok(false);
         };
-        let query = ColumnsQuery {
-            sensor_ids: vec![day.sensor_id.clone()],
-            from_ms: day.day.start_ms,
-            to_ms: day.day.start_ms + 1,
-            fields: vec![],
-        };
+        let query = ColumnsQuery::of_day(&day.sensor_id, day.day);
         let found = store.hours_of(&query).await?;
         // As text: a sum may be NaN.
         let text = |hours: &columns::DayHours| format!("{hours:?}");

@@ -2,11 +2,11 @@
 //! pages once its columns are durable and were compared with them; from then on the columns are the
 //! readings.
 //!
-//! **Removal** ([`remove_day`]). All pages of a day are read and compared with its columns, bit by bit.
-//! If they differ, the columns are written again and compared once more. Then each page loses its
-//! readings under the guard of the version that was compared, and is sealed, so that a late reading
-//! begins another page. A kill at any moment leaves pages with their readings, which the next removal
-//! finds.
+//! **Removal** ([`compare_day`], [`Store::remove_compared`]). All pages of a day are read and compared
+//! with its columns, bit by bit. If they differ, the columns are written again and compared once more.
+//! Then each page loses its readings under the guard of the version that was compared, and is sealed, so
+//! that a late reading begins another page. A kill at any moment leaves pages with their readings, which
+//! the next removal finds.
 //!
 //! **Late readings.** A shard that loads such a bucket gets the keys from the columns
 //! ([`Tier::complete_loads`]), so it compares as if the readings were still in the pages. What is new
@@ -25,13 +25,13 @@ use std::collections::{BTreeSet, HashMap};
 use columns::{Weighting, same_readings};
 use model::{BucketKey, BucketStart, ReadingKey, Rows, SensorId, Span, StorageMode, Zone};
 
-use crate::columns::{ColumnStore, ColumnsQuery};
+use crate::columns::{ColumnStore, readings_of};
 use crate::day_readings::{DayReadings, encode_day, stored_readings};
-use crate::days::{DayWritten, SensorDay};
-use crate::maintain::StoredPage;
+use crate::days::SensorDay;
+use crate::maintain::{ReadingCounts, StoredPage};
 use crate::reading::{PageQuery, PageResults};
 use crate::summaries::Edges;
-use crate::{BoxFuture, LoadRequest, LoadResult, Store, StoreError, StoreErrorKind};
+use crate::{BoxFuture, LoadRequest, LoadResult, Store, StoreError};
 
 /// A page whose readings are to be removed, as it was compared.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,48 +46,43 @@ pub struct ComparedPage {
     pub sealed: bool,
 }
 
-/// What the removal of a day did.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RemovedDay {
-    /// So many pages lost their readings.
-    Pages(u64),
-    /// It has no columns that equal its pages: it is too large, or the store refuses them.
-    Kept,
-}
-
-/// Removes the readings of a day from its pages, if its columns have them all.
+/// The pages of a day that have readings, if its columns have them all; they are computed again if they
+/// do not. `None`: the day is too large for columns, or the store refuses them.
 ///
 /// # Errors
-/// The store failed; some pages may have lost their readings, which the columns have.
-pub async fn remove_day(
+/// The store failed.
+pub async fn compare_day(
     store: &dyn Store,
     span: Span,
     day: &SensorDay,
     weighting: Weighting,
-) -> Result<RemovedDay, StoreError> {
-    let mut is_second = false;
-    loop {
-        let mut readings = DayReadings::new(store, span, day);
-        let mut actual = Rows::default();
-        while let Some(bucket) = readings.next().await? {
-            actual.append(&bucket.rows);
-        }
-        let pages = readings.into_pages();
-        if same_readings(&actual, &stored_readings(store, day).await?) {
-            return store.remove_compared(&pages).await.map(RemovedDay::Pages);
-        }
-        let Some(columns) = store.columns().filter(|_| !is_second) else {
-            return Ok(RemovedDay::Kept);
-        };
-        is_second = true;
-        let Ok(computed) = encode_day(store, span, day, |_| weighting).await? else {
-            return Ok(RemovedDay::Kept);
-        };
-        let written = columns.write_columns(&[(day.clone(), computed)]).await?;
-        if matches!(written[..], [DayWritten::Rejected { .. }]) {
-            return Ok(RemovedDay::Kept);
-        }
+) -> Result<Option<Vec<ComparedPage>>, StoreError> {
+    if let Some(pages) = compared_pages(store, span, day).await? {
+        return Ok(Some(pages));
     }
+    let Some(columns) = store.columns() else {
+        return Ok(None);
+    };
+    let Ok(computed) = encode_day(store, span, day, weighting).await? else {
+        return Ok(None);
+    };
+    columns.write_columns(&[(day.clone(), computed)]).await?;
+    compared_pages(store, span, day).await
+}
+
+/// The pages of a day that have readings, if its columns have them all.
+async fn compared_pages(
+    store: &dyn Store,
+    span: Span,
+    day: &SensorDay,
+) -> Result<Option<Vec<ComparedPage>>, StoreError> {
+    let mut readings = DayReadings::new(store, span, day);
+    let mut actual = Rows::default();
+    while let Some(rows) = readings.next().await? {
+        actual.append(&rows);
+    }
+    let stored = stored_readings(store, day).await?;
+    Ok(same_readings(&actual, &stored).then(|| readings.into_pages()))
 }
 
 /// Completes what was read of pages by what columns have.
@@ -136,13 +131,10 @@ impl<'s> Tier<'s> {
             if (rows.len() as u64) < counted {
                 continue;
             }
-            let mut live: HashMap<ReadingKey, u32> = HashMap::new();
             let keys = bucket.pages.iter().flat_map(|page| &page.keys);
-            keys.for_each(|key| *live.entry(*key).or_default() += 1);
+            let mut live = ReadingCounts::from_keys(keys.copied());
             let wanted = rows.iter().filter(|row| row.ts_ms >= from_ms);
-            let keys = wanted
-                .map(|row| row.key())
-                .filter(|key| !take(&mut live, key));
+            let keys = wanted.map(|row| row.key()).filter(|key| !live.take(key));
             let mut keys = keys.collect();
             for page in bucket.pages.iter_mut().filter(|page| page.readings_removed) {
                 page.readings_removed = false;
@@ -259,18 +251,7 @@ impl<'s> Tier<'s> {
     ) -> Result<Rows, StoreError> {
         let mut rows = Rows::default();
         for day in self.zone.days(from_ms, to_ms) {
-            let query = ColumnsQuery {
-                sensor_ids: vec![sensor_id.clone()],
-                from_ms: day.start_ms,
-                to_ms: day.start_ms + 1,
-                fields: vec![],
-            };
-            for found in self.columns.columns_of(&query).await?.days {
-                for part in &found.parts {
-                    let decoded = part.decode_range(from_ms, to_ms, |_| true);
-                    rows.append(&decoded.map_err(|error| damaged(sensor_id, &error))?.rows());
-                }
-            }
+            rows.append(&readings_of(self.columns, sensor_id, day, from_ms..to_ms).await?);
         }
         Ok(rows)
     }
@@ -305,33 +286,11 @@ pub(crate) fn only_stored<'p>(
     missing: u64,
 ) -> Rows {
     let mut twice = (stored.len() as u64).saturating_sub(missing);
-    let mut known: HashMap<ReadingKey, u32> = HashMap::new();
-    for row in pages.into_iter().flat_map(Rows::iter) {
-        *known.entry(row.key()).or_default() += 1;
-    }
+    let mut known = ReadingCounts::from_rows(pages);
     stored.retain(|row| {
-        let is_twice = twice > 0 && take(&mut known, &row.key());
+        let is_twice = twice > 0 && known.take(&row.key());
         twice -= u64::from(is_twice);
         !is_twice
     });
     stored
-}
-
-/// Takes one of these keys out of the map; returns whether there was one.
-fn take(keys: &mut HashMap<ReadingKey, u32>, key: &ReadingKey) -> bool {
-    match keys.get_mut(key) {
-        Some(n) if *n > 0 => {
-            *n -= 1;
-            true
-        }
-        _ => false,
-    }
-}
-
-/// Columns that cannot be decoded.
-pub(crate) fn damaged(sensor_id: &SensorId, error: &columns::DamagedPart) -> StoreError {
-    StoreError::NotApplied {
-        kind: StoreErrorKind::Command,
-        detail: format!("the columns of {sensor_id} are damaged: {error}"),
-    }
 }

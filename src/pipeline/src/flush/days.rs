@@ -92,7 +92,7 @@ impl Flusher {
         day: &SensorDay,
         weighting: Weighting,
     ) -> Result<Result<DayColumns, NoColumns>, StoreError> {
-        counted(encode_day(&*self.store, self.span, day, |_| weighting).await)
+        counted(encode_day(&*self.store, self.span, day, weighting).await)
     }
 
     /// See [`store::columns::ColumnStore::write_columns`].

@@ -14,7 +14,8 @@
 //! emptied that this instance still has readings for.
 //!
 //! **With columns** the readings of a whole day are removed at once, when it has ended as long ago, and
-//! only if its columns have them ([`store::tier`]). A day without such columns stays in its pages.
+//! only if its columns have them ([`store::tier`]). A day without such columns stays in its pages. The
+//! pace is the same; a day is read and compared without a permit, and only its removal has one.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -26,12 +27,12 @@ use super::context::ServiceContext;
 use super::stages::Unstored;
 use super::weighting;
 use config::AckMode;
-use model::{BucketKey, Span, Zone};
+use model::{BucketKey, DAY_MS, Span, Zone};
 use pipeline::accumulate::ANSWERS_WITHIN;
 use pipeline::flush::backoff::Backoff;
 use store::days::SensorDay;
 use store::retention::{MARGIN, RemovedReadings, ms};
-use store::tier::{RemovedDay, remove_day};
+use store::tier::compare_day;
 use store::{Store, StoreError};
 use telemetry::metrics;
 
@@ -128,8 +129,8 @@ impl Pace {
         self.pages += removed.pages;
     }
 
-    /// The rest after a command that took `took`. In each `span`, the pages of one bucket become
-    /// due.
+    /// The rest after a command that took `took`. In each `span`, the pages of one bucket, or of one
+    /// day, become due.
     fn rest(&self, took: Duration, span: Span) -> Duration {
         let due = self.pages.max(self.pages_most) as f64 * 1000.0 / span.ms() as f64;
         let period = Duration::from_secs_f64(PAGES_MAX as f64 / RATE.max(2.0 * due));
@@ -182,10 +183,6 @@ impl Days {
             false => PAGES_MAX,
         };
     }
-
-    fn keep(&mut self, day: SensorDay) {
-        self.kept.insert(day);
-    }
 }
 
 impl ServiceContext {
@@ -204,12 +201,16 @@ impl ServiceContext {
         let mut held = None;
         let mut pace = Pace::default();
         let mut days = Days::new();
+        // The pages of a bucket become due together, with columns those of a day.
+        let is_by_day = self.config.columns.enabled;
+        let day = Span::from_ms(DAY_MS).filter(|_| is_by_day);
+        let due_every = day.unwrap_or(self.config.bucket.span);
         loop {
             let begun = Instant::now();
             let kept_ms = ms(kept + MARGIN);
-            let removed = match self.config.columns.enabled {
+            let removed = match is_by_day {
                 true => {
-                    self.remove_day(&*store, kept_ms, &unstored, &mut days)
+                    self.remove_day(&*store, kept_ms, &unstored, &mut days, &mut pace)
                         .await
                 }
                 false => {
@@ -228,7 +229,7 @@ impl ServiceContext {
                     }
                     held = hold;
                     let rest = match (is_more, hold) {
-                        (true, None) => pace.rest(begun.elapsed(), self.config.bucket.span),
+                        (true, None) => pace.rest(begun.elapsed(), due_every),
                         (true, Some(_)) => HELD,
                         (false, _) => IDLE,
                     };
@@ -258,8 +259,9 @@ impl ServiceContext {
         kept_ms: i64,
         unstored: &Unstored,
         days: &mut Days,
+        pace: &mut Pace,
     ) -> Result<(Option<Hold>, bool), StoreError> {
-        let _permit = self.flusher.permit().await;
+        let permit = self.flusher.permit().await;
         let store_ms = store.now_ms().await?;
         let hold = self.observe(store_ms, unstored).hold();
         let zone = Zone::from(self.config.rollup.zone);
@@ -269,6 +271,8 @@ impl ServiceContext {
             let found = store.find_removable(i64::MIN..before_ms + 1, days.pages_max);
             days.found(&found.await?, zone);
         }
+        // A day is read as a query reads it, among the writes of others.
+        drop(permit);
         let Some(day) = days.next.pop() else {
             metrics::readings_removal_lag_seconds(0.0);
             return Ok((hold, days.is_full));
@@ -280,9 +284,21 @@ impl ServiceContext {
             return Ok((hold, true));
         }
         let columns = weighting(&self.config.columns);
-        match remove_day(store, self.config.bucket.span, &day, columns).await? {
-            RemovedDay::Pages(pages) => metrics::readings_removed_pages_total(pages),
-            RemovedDay::Kept => days.keep(day),
+        let span = self.config.bucket.span;
+        match compare_day(store, span, &day, columns).await? {
+            Some(pages) => {
+                let _permit = self.flusher.permit().await;
+                let removed = store.remove_compared(&pages).await?;
+                metrics::readings_removed_pages_total(removed);
+                pace.count(&RemovedReadings {
+                    found: pages.len(),
+                    pages: removed,
+                    oldest_end_ms: Some(day.day.end_ms),
+                });
+            }
+            None => {
+                days.kept.insert(day);
+            }
         }
         Ok((None, true))
     }

@@ -160,9 +160,14 @@ pub(crate) struct ReadingCounts(HashMap<ReadingKey, u32>);
 impl ReadingCounts {
     /// Counts all rows.
     pub(crate) fn from_rows<'a>(rows: impl IntoIterator<Item = &'a Rows>) -> ReadingCounts {
+        let rows = rows.into_iter().flat_map(Rows::iter);
+        ReadingCounts::from_keys(rows.map(|row| row.key()))
+    }
+
+    pub(crate) fn from_keys(keys: impl IntoIterator<Item = ReadingKey>) -> ReadingCounts {
         let mut tally = ReadingCounts::default();
-        for row in rows.into_iter().flat_map(Rows::iter) {
-            *tally.0.entry(row.key()).or_default() += 1;
+        for key in keys {
+            *tally.0.entry(key).or_default() += 1;
         }
         tally
     }
