@@ -1,8 +1,8 @@
 //! The order of readings in columns, and what is compared with it.
 //!
-//! Readings are ordered by time, within a millisecond by the hash of their values ([`ReadingKey`], as
-//! in the read API), and equal ones by their kinds and bits. So the order depends on the readings
-//! alone, and not on how they arrived.
+//! Readings are ordered by time, within a millisecond by the hash of their values
+//! ([`model::ReadingKey`], as in the read API), and equal ones by their kinds and bits. So the order
+//! depends on the readings alone, and not on how they arrived.
 
 use std::cmp::Ordering;
 

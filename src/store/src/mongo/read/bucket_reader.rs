@@ -1,6 +1,6 @@
 //! Reads whole stored buckets, however damaged, for `reconcile` and `convert`. Not used by ingest.
-//! All reads are from the primary, with read concern majority or as a
-//! [snapshot](crate::mongo::snapshot): what they return is not rolled back.
+//! All reads are from the primary, with read concern majority or as a snapshot: what they return is
+//! not rolled back.
 //!
 //! Memory: one bucket at a time, its readings in compact form (about 30 bytes each with two
 //! numbers).

@@ -7,7 +7,7 @@
 //! by time, down to [`SLICE_MIN_MS`]. Keys are streamed in batches that each arrive quickly.
 //!
 //! If a bucket is loaded with `doubt` and its summary does not count exactly the stored ones, it is
-//! recomputed ([`super::recompute_summary`]), unless counted ones were removed
+//! recomputed ([`crate::mongo::write::recompute_summary`]), unless counted ones were removed
 //! ([`crate::retention`]).
 
 use std::collections::{BTreeMap, HashMap};
