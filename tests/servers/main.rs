@@ -66,6 +66,7 @@ mod retention_service;
 mod rollback;
 mod rollup;
 mod rollup_service;
+mod samples;
 mod scale;
 mod senders;
 mod service;

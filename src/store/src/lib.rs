@@ -36,6 +36,7 @@ pub mod mongo;
 pub mod reading;
 pub mod registry;
 pub mod retention;
+pub mod samples;
 pub mod summaries;
 pub mod summary_pages;
 pub mod tier;
@@ -403,6 +404,11 @@ pub trait Store: Send + Sync + 'static {
         &'a self,
         query: &'a summaries::EdgeQuery,
     ) -> BoxFuture<'a, Result<summaries::Edges, StoreError>>;
+
+    /// Reads the samples of some fields of several sensors.
+    fn samples(&self, query: samples::SampleQuery) -> samples::SampleStream<'_> {
+        samples::by_pages(self, query)
+    }
 
     /// Lists sensors that have a bucket, ordered by the bytes of their ids. Fewer than the limit
     /// means that there are no more.

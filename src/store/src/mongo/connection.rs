@@ -3,9 +3,12 @@
 
 use std::time::Duration;
 
+use futures_util::StreamExt;
 use mongodb::bson::{Document, RawDocumentBuf};
 use mongodb::options::ReadConcern;
+use mongodb::raw_batch_cursor::{RawBatch, RawBatchCursor};
 use mongodb::{Collection, Database};
+use tokio::sync::mpsc;
 
 use crate::mongo::document::from_primary;
 use crate::mongo::error::{all_applied, check_concern, command_error};
@@ -150,6 +153,49 @@ pub(super) async fn limited<T: Send + 'static>(
             "the driver's task panicked",
         )),
         Err(_) => Err(timed_out(time)),
+    }
+}
+
+/// The batches of a cursor, each within `store.timeout`. While the caller works on one, the next is
+/// fetched. Dropping it ends the command that runs on the server, and its cursor.
+pub(super) struct Batches {
+    fetched: mpsc::Receiver<mongodb::error::Result<RawBatch>>,
+    timeout: Duration,
+    _task: AbortOnDrop<()>,
+}
+
+impl Connection {
+    pub(super) fn batches(
+        &self,
+        open: impl Future<Output = mongodb::error::Result<RawBatchCursor>> + Send + 'static,
+    ) -> Batches {
+        let (send, fetched) = mpsc::channel(1);
+        let fetch = async move {
+            let mut cursor = match open.await {
+                Ok(cursor) => cursor,
+                // An error means that the receiver is gone, here and below.
+                Err(error) => return drop(send.send(Err(error)).await),
+            };
+            while let Some(batch) = cursor.next().await {
+                if send.send(batch).await.is_err() {
+                    return;
+                }
+            }
+        };
+        Batches {
+            fetched,
+            timeout: self.timeout,
+            _task: AbortOnDrop(tokio::spawn(fetch)),
+        }
+    }
+}
+
+impl Batches {
+    /// `None` at the end.
+    pub(super) async fn next(&mut self) -> Result<Option<RawBatch>, StoreError> {
+        let next = tokio::time::timeout(self.timeout, self.fetched.recv()).await;
+        let next = next.map_err(|_| timed_out(self.timeout))?;
+        next.transpose().map_err(|error| command_error(&error))
     }
 }
 

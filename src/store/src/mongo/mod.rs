@@ -65,6 +65,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::{StreamExt, TryStreamExt};
 use mongodb::Client;
 use mongodb::bson::doc;
 use mongodb::error::ErrorKind;
@@ -79,6 +80,7 @@ use super::reading::{
 };
 use super::registry::{RegistryQuery, RegistryReader};
 use super::retention::RemovedReadings;
+use super::samples::{SampleQuery, SampleStream, with_removed};
 use super::summaries::{EdgeQuery, Edges, SummaryQuery, SummaryResults};
 use super::tier::{ComparedPage, Tier};
 use super::{
@@ -405,6 +407,18 @@ impl Store for MongoStore {
             }
             Ok(edges)
         })
+    }
+
+    fn samples(&self, query: SampleQuery) -> SampleStream<'_> {
+        let found = self.reader.samples(query.clone());
+        if self.tier().is_none() {
+            return found;
+        }
+        let complete = move |found| {
+            let query = query.clone();
+            async move { with_removed(self, &query, found).await }
+        };
+        found.and_then(complete).boxed()
     }
 
     fn newest<'a>(

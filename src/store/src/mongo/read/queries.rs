@@ -22,11 +22,12 @@ use crate::mongo::detected::Detected;
 use crate::mongo::document::{between, values};
 use crate::mongo::expiry::Expiry;
 use crate::mongo::read::bucket_reader::{Collections, key_of, measured_in, push};
-use crate::mongo::read::summaries;
+use crate::mongo::read::{samples, summaries};
 use crate::reading::{
     DeadLetterQuery, MeasurementQuery, MeasurementResults, PageQuery, PageResults, SensorQuery,
     StoredDeadLetter, StoredSensor,
 };
+use crate::samples::{SampleQuery, SampleStream};
 use crate::summaries::{EdgeQuery, Edges, SummaryQuery, SummaryResults};
 use model::collections::{DEAD_LETTERS, LATEST};
 use model::{BucketKey, BucketStart, Rows, SensorId, StorageMode, keep_newer};
@@ -125,6 +126,15 @@ impl Reader {
         let of = self.collections();
         let q = q.clone();
         self.query(async move { measurements(&of, &q).await }).await
+    }
+
+    /// See [`crate::Store::samples`].
+    pub(crate) fn samples(&self, q: SampleQuery) -> SampleStream<'static> {
+        samples::read(self.clone(), q)
+    }
+
+    pub(crate) fn expiry(&self) -> &Expiry {
+        &self.expiry
     }
 
     /// See [`crate::Store::summaries`].
