@@ -83,6 +83,8 @@ pub(crate) const PURE: &[&str] = &[
     "rollup/state",
     "read/hours",
     "read/merge",
+    "query/lanes",
+    "query/cost",
     "enrich/registry",
     "connections/address_limits",
     "ingest/packet_fields",

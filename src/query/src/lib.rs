@@ -17,6 +17,8 @@
 //! What must not be here: a write to the store, a second rule for what is a duplicate.
 
 pub mod admin;
+mod cost;
+mod lanes;
 pub mod priority;
 pub mod promql;
 pub mod read;

@@ -187,7 +187,7 @@ declare! {
     /// same in every instance; absent until it is read, at most 1000000.
     gauge sensors_silent() in "sensors";
 
-    /// PromQL queries that are being evaluated; limited by promql.queries_max.
+    /// PromQL queries that are being evaluated, those that wait for others included.
     level promql_queries_running() in "queries", zero ();
 
     /// Updates of sensor_latest, by result. A reduced one was too large for a document and is

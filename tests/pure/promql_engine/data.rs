@@ -129,7 +129,7 @@ pub(super) fn select(all: &[Series], request: &SelectorRequest) -> Vec<SelectedS
             .iter()
             .all(|m: &Matcher| m.matches(series.labels.get(&m.name)))
     };
-    let wanted = |s: &&Sample| s.ts_ms > request.after_ms && s.ts_ms <= request.to_ms;
+    let wanted = |s: &&Sample| s.ts_ms > request.after_ms() && s.ts_ms <= request.to_ms();
     all.iter()
         .filter(matches)
         .map(|series| SelectedSeries {

@@ -19,7 +19,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
-use query::promql::{self, QueryTime, Series, Stop, Value};
+use query::promql::{self, QueryTime, SelectedSeries, Series, Stop, Value};
 use serde_json::{Value as Json, json};
 
 use self::data::{select, series};
@@ -47,11 +47,11 @@ fn ours(all: &[Series], asked: &Asked) -> Json {
         Ok(query) => query,
         Err(error) => return json!({ "error": format!("parse: {error}") }),
     };
-    let found = promql::requests(&query, time)
+    let mut found: Vec<Vec<SelectedSeries>> = promql::requests(&query, time)
         .iter()
         .map(|request| select(all, request))
         .collect();
-    let result = match promql::evaluate(&query, time, found, 50_000_000, &Stop::default()) {
+    let result = match promql::evaluate(&query, time, &mut found, 50_000_000, &Stop::default()) {
         Ok(evaluated) => evaluated.value,
         Err(error) => return json!({ "error": format!("exec: {error}") }),
     };
@@ -314,7 +314,9 @@ fn label_values_that_grow_with_each_call_end_the_query() {
             step_ms: None,
             lookback_ms: 1,
         };
-        let error = promql::evaluate(&query, time, vec![], 1000, &Stop::default()).unwrap_err();
+        let mut nothing: Vec<Vec<SelectedSeries>> = vec![];
+        let error = promql::evaluate(&query, time, &mut nothing, 1000, &Stop::default());
+        let error = error.unwrap_err();
         assert!(
             error.to_string().contains("64 MiB of label values"),
             "{error}"

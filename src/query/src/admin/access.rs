@@ -1,7 +1,7 @@
 //! Authorization of the read API: a token of `http.tokens_file` or a JWT, or, without both, a
 //! client on the same machine.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use axum::extract::{Request, State};
@@ -47,9 +47,16 @@ pub struct Access {
     clock: Arc<dyn Clock>,
 }
 
-/// Who reads, in the extensions of a request; `None` without tokens.
+/// Who reads, in the extensions of a request.
 #[derive(Debug, Clone)]
-pub(super) struct Reader(Option<Arc<Grant>>);
+pub(super) struct Reader {
+    /// `None` without tokens.
+    grant: Option<Arc<Grant>>,
+    address: IpAddr,
+}
+
+/// That of a request that came over no port, in tests.
+const NO_ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 
 impl Reader {
     /// Checks whether it may read this sensor.
@@ -57,7 +64,7 @@ impl Reader {
     /// # Errors
     /// It may not.
     pub(super) fn check(&self, sensor_id: &str) -> Result<(), ApiError> {
-        match &self.0 {
+        match &self.grant {
             Some(grant) if !grant.may_read(sensor_id) => Err(ApiError::NotAllowed),
             _ => Ok(()),
         }
@@ -68,20 +75,20 @@ impl Reader {
     /// # Errors
     /// It may not.
     pub(super) fn check_all(&self) -> Result<(), ApiError> {
-        match &self.0 {
+        match &self.grant {
             Some(grant) if !grant.may_read_all() => Err(ApiError::NotAllowed),
             _ => Ok(()),
         }
     }
 
     /// Whom its part of a shared limit is counted for.
-    pub(super) fn owner(&self, address: IpAddr) -> Owner {
-        Owner::identify(self.0.as_deref(), address)
+    pub(super) fn owner(&self) -> Owner {
+        Owner::identify(self.grant.as_deref(), self.address)
     }
 
     /// The sensors that it may read; `None`: all.
     pub(super) fn patterns(&self) -> Option<SensorPatterns> {
-        let patterns = self.0.as_ref().and_then(|grant| grant.read.clone());
+        let patterns = self.grant.as_ref().and_then(|grant| grant.read.clone());
         patterns.filter(|patterns| !patterns.is_all())
     }
 
@@ -108,6 +115,8 @@ impl Access {
         peer: Option<&Peer>,
     ) -> Result<Reader, Box<Response>> {
         let refuse = |error: ApiError| Err(Box::new(error.into_response()));
+        let address = peer.map_or(NO_ADDRESS, Peer::address);
+        let reader = |grant| Reader { grant, address };
         match self.tokens.current() {
             Some(tokens) => {
                 let grant = tokens.check_reader(headers, peer, token_text)?;
@@ -116,7 +125,7 @@ impl Access {
                     Ok(()) => {
                         peer.inspect(|peer| peer.sent_by(&grant));
                         grant.usage.note_used(now_ms);
-                        Ok(Reader(Some(grant)))
+                        Ok(reader(Some(grant)))
                     }
                     Err(denied) => {
                         let error = ApiError::Denied(denied);
@@ -126,7 +135,7 @@ impl Access {
                 }
             }
             None => match self.check_near(headers, peer) {
-                Ok(()) => Ok(Reader(None)),
+                Ok(()) => Ok(reader(None)),
                 Err(error) => refuse(error),
             },
         }
@@ -156,7 +165,7 @@ pub(super) async fn guard(
     let peer = Peer::find(request.extensions()).cloned();
     match access.reader(request.headers(), peer.as_ref()) {
         Ok(reader) => {
-            let grant = reader.0.clone();
+            let grant = reader.grant.clone();
             let path = request.uri().path().to_owned();
             request.extensions_mut().insert(reader);
             let response = next.run(request).await;

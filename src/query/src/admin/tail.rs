@@ -6,7 +6,6 @@
 //! that has gone. There are few places, and one reader gets at most half of them ([`Shares`]).
 
 use std::convert::Infallible;
-use std::net::{IpAddr, Ipv4Addr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -36,9 +35,6 @@ pub(super) const ROUTE: &str = "/v1/tail";
 const CHECK: Duration = Duration::from_secs(1);
 /// Interval between lines, at most.
 const IDLE: Duration = Duration::from_secs(15);
-
-/// Counts for requests that did not come over a port.
-const NO_ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 
 pub(super) fn routes(access: Access) -> Router {
     let guarded = from_fn_with_state(access.clone(), access::guard);
@@ -116,13 +112,12 @@ async fn follow(
     let wanted = wanted.map_err(|error| ApiError::parameter("sensor", error.to_string()))?;
     let headers = request.headers().clone();
     let peer = Peer::find(request.extensions()).cloned();
-    let address = peer.as_ref().map_or(NO_ADDRESS, Peer::address);
     // First, because it tells whether all places are taken.
     let watch = tail::watch(View {
         wanted,
         allowed: reader.patterns(),
     })?;
-    let place = places.take(reader.owner(address));
+    let place = places.take(reader.owner());
     let place = place.ok_or(ApiError::Places)?;
     let following = Following {
         watch,
@@ -173,13 +168,16 @@ impl Following {
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv4Addr;
+
     use super::*;
     use net::access::Grant;
 
     #[test]
     fn one_reader_leaves_places_to_others() {
         let places = Places::new(WATCHERS_MAX as u64);
-        let owner = |id: &str| Owner::identify(Some(&Grant::unlimited(id)), NO_ADDRESS);
+        let owner =
+            |id: &str| Owner::identify(Some(&Grant::unlimited(id)), Ipv4Addr::UNSPECIFIED.into());
         let all = |id: &str| -> Vec<Place> {
             (0..WATCHERS_MAX)
                 .map_while(|_| places.take(owner(id)))

@@ -12,6 +12,9 @@ pub enum PromqlError {
     /// The time limit was reached (`timeout`).
     #[error("query timed out in expression evaluation")]
     TimedOut,
+    /// The samples could not be read: their source knows why.
+    #[error("the samples could not be read")]
+    Unread,
     /// The client went away (`canceled`).
     #[error("query was canceled in expression evaluation")]
     Cancelled,

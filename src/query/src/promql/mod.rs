@@ -1,5 +1,6 @@
-//! PromQL over series of floats, as Prometheus 3 evaluates it. Pure: [`parse`] a query, load what
-//! [`requests`] names, [`evaluate`].
+//! PromQL over series of floats, as Prometheus 3 evaluates it. Pure: [`parse`] a query, find the
+//! series that its [`requests`] select, [`evaluate`] it over their samples, which a [`Source`] gives
+//! part by part. What stays in memory of a part is a point for each step.
 //!
 //! Windows and the lookback are open on the left and closed on the right: `(end - range, end]`.
 //! There are no native histograms and no stale markers. If Prometheus' result depends on the order
@@ -30,11 +31,13 @@ pub mod windows;
 
 pub use self::ast::Query;
 pub(crate) use self::error::PromqlError;
+pub(crate) use self::eval::steps;
 pub use self::eval::{Evaluated, QueryTime, Stop, evaluate, requests};
 pub use self::labels::Labels;
 pub(crate) use self::labels::{METRIC_NAME, SENSOR_ID};
 pub use self::matcher::Matcher;
 pub use self::parse::{format as format_query, parse, parse_selector};
 pub use self::series::{
-    Sample, SelectedSeries, SelectorRequest, Series, SeriesData, Value, WindowStats, Windows,
+    Part, Sample, SelectedSeries, SelectorRequest, Series, SeriesData, Source, Value, WindowStats,
+    Windows,
 };

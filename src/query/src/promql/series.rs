@@ -1,17 +1,10 @@
 //! The input of an evaluation, the samples of a query's selectors, and its result.
 
 use super::ast::ValueType;
+use super::error::PromqlError;
 use super::labels::Labels;
 use super::matcher::Matcher;
-
-/// One value at one time.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Sample {
-    /// Milliseconds since 1970.
-    pub ts_ms: i64,
-    /// The value.
-    pub value: f64,
-}
+pub use model::Sample;
 
 /// A series of samples, ordered by time, one at a time.
 #[derive(Debug, Clone, PartialEq)]
@@ -102,12 +95,42 @@ impl Windows {
 pub struct SelectorRequest {
     /// All of them must match.
     pub matchers: Vec<Matcher>,
-    /// Samples after this time, ms since 1970.
-    pub after_ms: i64,
-    /// Samples up to this time, inclusive.
-    pub to_ms: i64,
-    /// If set, [`WindowStats`] of these windows suffice.
-    pub windows: Option<Windows>,
+    /// The windows whose samples are needed; none, if nothing is.
+    pub windows: Windows,
+    /// Whether [`WindowStats`] of the windows suffice.
+    pub is_summarised: bool,
+}
+
+impl SelectorRequest {
+    /// All samples after the first time up to the second, ms since 1970.
+    pub(crate) fn of_samples(matchers: Vec<Matcher>, after_ms: i64, to_ms: i64) -> SelectorRequest {
+        SelectorRequest {
+            matchers,
+            windows: Windows {
+                first_end_ms: to_ms,
+                step_ms: 1,
+                steps: usize::from(after_ms < to_ms),
+                range_ms: to_ms - after_ms,
+                needs_sum: false,
+                needs_min: false,
+                needs_max: false,
+            },
+            is_summarised: false,
+        }
+    }
+
+    /// Samples after this time are needed, ms since 1970.
+    pub fn after_ms(&self) -> i64 {
+        self.windows.first_end_ms - self.windows.range_ms
+    }
+
+    /// Samples up to this time are needed, inclusive.
+    pub fn to_ms(&self) -> i64 {
+        match self.windows.steps.checked_sub(1) {
+            Some(last) => self.windows.bounds(last).1,
+            None => self.after_ms(),
+        }
+    }
 }
 
 impl SelectorRequest {
@@ -136,6 +159,44 @@ pub struct SelectedSeries {
     pub labels: Labels,
     /// Its samples in the requested time.
     pub data: SeriesData,
+}
+
+/// Some series of a selector, or a stretch of their time.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Part {
+    /// In any order.
+    pub series: Vec<SelectedSeries>,
+    /// All their samples up to this time (ms since 1970) are in this part or in those before it. If
+    /// it is not [`Part::WHOLE`], the next part continues the same series, in the same order.
+    pub until_ms: i64,
+}
+
+impl Part {
+    /// Nothing of the series is left.
+    pub(crate) const WHOLE: i64 = i64::MAX;
+}
+
+/// Where the samples of a query's selectors come from, part by part, so that only those of one part
+/// are in memory.
+pub trait Source {
+    /// The next part of the selector with this number, by the order of
+    /// [`requests`](super::requests); `None` at the end.
+    ///
+    /// # Errors
+    /// [`PromqlError::Unread`] if the source has failed, which then knows why.
+    fn next(&mut self, selector: usize) -> Result<Option<Part>, PromqlError>;
+}
+
+/// All series of each selector, each given once.
+impl Source for Vec<Vec<SelectedSeries>> {
+    fn next(&mut self, selector: usize) -> Result<Option<Part>, PromqlError> {
+        let series = self.get_mut(selector).map(std::mem::take);
+        let series = series.filter(|series| !series.is_empty());
+        Ok(series.map(|series| Part {
+            series,
+            until_ms: Part::WHOLE,
+        }))
+    }
 }
 
 /// The result of a query.

@@ -40,15 +40,19 @@ pub mod days;
 pub mod fleet;
 pub mod hours;
 pub mod merge;
+mod outage;
+mod samples;
 pub mod selector;
 pub mod sensors;
 pub mod series;
 pub mod silence;
 mod windows;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::try_join_all;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
 use tokio::time::{Instant, timeout};
 
@@ -57,6 +61,7 @@ use hours::{Hour, Hours, OpenHour};
 use journal::JournalHandle;
 use merge::{ANSWER_BYTES_MAX, MergedReadings, ReadingMerge, Window};
 use model::{BucketStart, Clock, SensorId, Span, Zone, stable_hash};
+use outage::Outage;
 use pipeline::accumulate::QueryHandle;
 use pipeline::accumulate::query::{QueryReply, ShardQuery};
 use pipeline::accumulate::state::snapshot::{UnstoredRows, ViewQuery};
@@ -86,8 +91,8 @@ const FIELDS_MAX: usize = 1 << 20;
 /// Why a query failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ReadError {
-    /// The store did not answer, or with an error.
-    #[error("store not readable: {0}")]
+    /// The store did not answer, or with an error. The driver's text is for the log.
+    #[error("{}", of_store(.0))]
     Store(#[from] StoreError),
     /// The query exceeded its time limit.
     #[error("no answer within {} s; request less, or try again", TIME_MAX.as_secs())]
@@ -111,6 +116,13 @@ pub enum ReadError {
     /// A shard's task has ended.
     #[error("the service is stopping or has failed")]
     Gone,
+}
+
+fn of_store(error: &StoreError) -> String {
+    match error.is_away() {
+        true => "MongoDB does not answer; queries are answered again when it does".to_owned(),
+        false => format!("MongoDB answered with an error: {error}"),
+    }
 }
 
 /// An answer, and whether it contains every reading that was acknowledged before the query.
@@ -141,6 +153,7 @@ pub struct ReadService {
     /// How long buckets are kept after their end; `None`: forever.
     hours_kept: Option<Duration>,
     silence: Arc<Silence>,
+    outage: Outage,
 }
 
 impl ReadService {
@@ -175,6 +188,7 @@ impl ReadService {
             kinds: DayKinds::default(),
             hours_kept: None,
             silence,
+            outage: Outage::default(),
         }
     }
 
@@ -284,9 +298,11 @@ impl ReadService {
         query: impl Future<Output = Result<T, ReadError>>,
     ) -> Result<T, ReadError> {
         let _turn = self.turn().await?;
-        timeout(TIME_MAX, query)
-            .await
-            .unwrap_or(Err(ReadError::TimedOut))
+        self.outage.check()?;
+        let result = timeout(TIME_MAX, query).await;
+        let result = result.unwrap_or(Err(ReadError::TimedOut));
+        self.outage.note(&result);
+        result
     }
 
     async fn turn(&self) -> Result<SemaphorePermit<'_>, ReadError> {
@@ -338,17 +354,48 @@ impl ReadService {
         from_ms: i64,
         to_ms: i64,
     ) -> Result<QueryResult<UnstoredRows>, ReadError> {
-        let caught_up = self.caught_up().await;
-        let shard = shard_of(stable_hash(sensor_id), self.shards.len());
-        let query = ViewQuery {
-            sensor_id: sensor_id.clone(),
-            from_ms,
-            to_ms,
-        };
-        let QueryReply { answer, incomplete } = self.query(shard, query).await?;
+        let QueryResult {
+            mut answer,
+            complete,
+        } = self.views(&[sensor_id], from_ms, to_ms).await?;
         Ok(QueryResult {
-            answer,
-            complete: caught_up && !incomplete,
+            answer: answer.pop().unwrap_or_default(),
+            complete,
+        })
+    }
+
+    /// The views of several sensors, in their order.
+    async fn views(
+        &self,
+        sensor_ids: &[&SensorId],
+        from_ms: i64,
+        to_ms: i64,
+    ) -> Result<QueryResult<Vec<UnstoredRows>>, ReadError> {
+        let mut complete = self.caught_up().await;
+        let mut of_shard: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+        for (place, id) in sensor_ids.iter().enumerate() {
+            let shard = shard_of(stable_hash(id), self.shards.len());
+            of_shard.entry(shard).or_default().push(place);
+        }
+        let asked = of_shard.iter().map(|(shard, places)| {
+            let ids = places.iter().map(|place| sensor_ids[*place].clone());
+            self.query(*shard, ViewQuery::new(ids.collect(), from_ms, to_ms))
+        });
+        let mut views: Vec<UnstoredRows> = vec![];
+        views.resize_with(sensor_ids.len(), UnstoredRows::default);
+        for (reply, places) in try_join_all(asked)
+            .await?
+            .into_iter()
+            .zip(of_shard.values())
+        {
+            complete &= !reply.incomplete;
+            for (place, view) in places.iter().zip(reply.answer) {
+                views[*place] = view;
+            }
+        }
+        Ok(QueryResult {
+            answer: views,
+            complete,
         })
     }
 

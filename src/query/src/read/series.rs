@@ -5,24 +5,25 @@
 //! millisecond, the last one with the field counts, in the order of [`super::merge`], which is the
 //! same for stored readings and those in memory.
 //!
-//! Windows are answered from the summaries of hours and days if they are at least as long as a
-//! bucket and the field has only had numbers (booleans are in no summary): see [`super::windows`].
+//! A selector is answered in two steps. [`ReadService::find_series`] finds its series in the
+//! catalogue, so that their number, and with it the cost, is known before anything else is read.
+//! [`ReadService::parts`] reads them, each from the cheapest source that can answer it:
+//!
+//! | source | of which series |
+//! |---|---|
+//! | [`super::windows`]: days, hours, and readings at the edges | functions that summaries answer, windows at least as long as a bucket, and fields that have only had numbers (booleans are in no summary) |
+//! | [`super::samples`]: memory, pages and measurements | all others |
+//!
+//! Another source is a stream of parts beside these two, and a case in `find_series`.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use futures_util::stream::{BoxStream, StreamExt};
 
-use futures_util::{StreamExt, TryStreamExt, stream};
-
-use super::merge::Window;
 use super::selector::{MayRead, SensorLabels, SeriesSelector};
 use super::{ReadError, ReadService};
-use crate::promql::{Labels, PromqlError, Sample, SelectedSeries, SelectorRequest, SeriesData};
-use model::{FieldKinds, SensorId, ValueRef};
+use crate::cost::Cost;
+use crate::promql::{Labels, Part, PromqlError, SelectorRequest};
+use model::{FieldKinds, SensorId};
 use store::catalog::CatalogEntry;
-
-/// Sensors that are read at the same time for one query.
-const CONCURRENT: usize = 8;
-/// Readings in one step.
-const STEP: usize = 10_000;
 
 /// Why series cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -33,41 +34,6 @@ pub enum SelectError {
     /// A limit of the query is reached.
     #[error(transparent)]
     Query(#[from] PromqlError),
-}
-
-/// What one query may load; counts over all of its selectors.
-#[derive(Debug)]
-pub struct SelectLimits {
-    series_max: usize,
-    samples_max: usize,
-    series: AtomicUsize,
-    samples: AtomicUsize,
-}
-
-impl SelectLimits {
-    /// Limits of a new query.
-    pub(crate) fn new(series_max: usize, samples_max: usize) -> SelectLimits {
-        SelectLimits {
-            series_max,
-            samples_max,
-            series: AtomicUsize::new(0),
-            samples: AtomicUsize::new(0),
-        }
-    }
-
-    fn add_series(&self, more: usize) -> Result<(), PromqlError> {
-        match self.series.fetch_add(more, Ordering::Relaxed) + more > self.series_max {
-            true => Err(PromqlError::too_many_series(self.series_max)),
-            false => Ok(()),
-        }
-    }
-
-    pub(super) fn add_samples(&self, more: usize) -> Result<(), PromqlError> {
-        match self.samples.fetch_add(more, Ordering::Relaxed) + more > self.samples_max {
-            true => Err(PromqlError::too_many_samples()),
-            false => Ok(()),
-        }
-    }
 }
 
 /// What may be missing in the series of a selector.
@@ -100,209 +66,126 @@ impl Missing {
 pub(super) struct Wanted {
     pub(super) sensor_id: SensorId,
     pub(super) fields: Vec<(String, Labels)>,
+    /// The sensor has many other fields.
+    pub(super) is_narrow: bool,
 }
 
-/// A sensor with the series that were selected.
-struct Selected {
-    sensor_id: SensorId,
-    /// Field, labels, and whether the field has only had numbers.
-    fields: Vec<(String, Labels, bool)>,
+/// The series that a selector has found.
+pub(crate) struct FoundSeries {
+    request: SelectorRequest,
+    by_windows: Vec<Wanted>,
+    by_samples: Vec<Wanted>,
+    /// Fields of a sensor with more of them than the catalogue records may be missing.
+    pub(crate) lacks_fields: bool,
 }
+
+impl FoundSeries {
+    /// What it costs to read them.
+    pub(crate) fn cost(&self, reads: &ReadService) -> Cost {
+        let cost = |wanted: &[Wanted], is_summarised| {
+            let series = wanted.iter().map(|of| of.fields.len()).sum();
+            let found = (wanted.len(), series);
+            Cost::of_selector(&self.request, found, is_summarised, reads.span())
+        };
+        cost(&self.by_windows, true).plus(cost(&self.by_samples, false))
+    }
+}
+
+/// Some series, or a stretch of them, and what may be missing.
+pub(crate) type Parts<'a> = BoxStream<'a, Result<(Part, Missing), SelectError>>;
 
 impl ReadService {
-    /// Loads what a selector of a query needs.
+    /// Finds the series of a selector. `series_left`: how many more the query may select; fewer
+    /// afterwards.
     ///
     /// # Errors
-    /// The store failed, or a limit is reached.
-    pub async fn select(
+    /// The store failed, or there are more; `None` in the latter case.
+    pub(crate) async fn find_series(
         &self,
-        request: &SelectorRequest,
-        limits: &SelectLimits,
+        request: SelectorRequest,
+        series_left: &mut usize,
         may_read: MayRead<'_>,
-    ) -> Result<(Vec<SelectedSeries>, Missing), SelectError> {
-        if request.to_ms <= request.after_ms {
-            return Ok((vec![], Missing::default()));
-        }
-        let overlaps = Some((request.after_ms + 1, request.to_ms + 1));
-        let selector = SeriesSelector::new(&request.matchers);
-        let mut found = vec![];
-        let mut lacks_fields = false;
-        self.each_sensor(&selector.query(overlaps), |entry| {
-            if may_read(&entry.sensor_id) && selector.has_sensor(&entry) {
-                let selected = selected(&entry, &selector);
-                limits.add_series(selected.fields.len())?;
-                lacks_fields |= entry.is_truncated && !selector.lists_names();
-                found.extend((!selected.fields.is_empty()).then_some(selected));
-            }
-            Ok::<(), SelectError>(())
-        })
-        .await?;
-        let windows = request
-            .windows
-            .filter(|windows| windows.range_ms >= self.span().ms());
-        let mut by_windows = vec![];
-        let mut by_samples = vec![];
-        for Selected { sensor_id, fields } in found {
-            let (numbers, others): (Vec<_>, Vec<_>) = fields
-                .into_iter()
-                .partition(|(_, _, is_number)| *is_number && windows.is_some());
-            let names = |fields: Vec<(String, Labels, bool)>| {
-                fields.into_iter().map(|(name, labels, _)| (name, labels))
-            };
-            if !numbers.is_empty() {
-                by_windows.push(Wanted {
-                    sensor_id: sensor_id.clone(),
-                    fields: names(numbers).collect(),
-                });
-            }
-            if !others.is_empty() {
-                by_samples.push(Wanted {
-                    sensor_id,
-                    fields: names(others).collect(),
-                });
-            }
-        }
-        let (mut series, mut missing) = match windows {
-            Some(windows) => {
-                self.windows(
-                    by_windows,
-                    (request.after_ms, request.to_ms),
-                    &windows,
-                    limits,
-                )
-                .await?
-            }
-            None => (vec![], Missing::default()),
+    ) -> Result<Option<FoundSeries>, ReadError> {
+        let mut found = FoundSeries {
+            by_windows: vec![],
+            by_samples: vec![],
+            lacks_fields: false,
+            request,
         };
-        missing.fields |= lacks_fields;
-        let range = (request.after_ms + 1, request.to_ms + 1);
-        let loads = by_samples
-            .into_iter()
-            .map(|wanted| self.load(wanted, range, limits));
-        let mut loads = stream::iter(loads).buffer_unordered(CONCURRENT);
-        while let Some((more, of_samples)) = loads.try_next().await? {
-            missing = missing.and(of_samples);
-            series.extend(more);
+        let after_ms = found.request.after_ms();
+        let to_ms = found.request.to_ms();
+        if to_ms <= after_ms {
+            return Ok(Some(found));
         }
-        Ok((series, missing))
-    }
-
-    /// The samples of some series of one sensor.
-    async fn load(
-        &self,
-        wanted: Wanted,
-        range: (i64, i64),
-        limits: &SelectLimits,
-    ) -> Result<(Vec<SelectedSeries>, Missing), SelectError> {
-        let names: Vec<&str> = wanted
-            .fields
-            .iter()
-            .map(|(field, _)| field.as_str())
-            .collect();
-        let (samples, missing) = self
-            .samples(&wanted.sensor_id, &names, range, limits)
-            .await?;
-        let of_field = |((_, labels), samples): ((String, Labels), Readings)| SelectedSeries {
-            labels,
-            data: SeriesData::Samples(samples.last_of_each()),
-        };
-        Ok((
-            wanted
-                .fields
+        let is_summarised =
+            found.request.is_summarised && found.request.windows.range_ms >= self.span().ms();
+        let matchers = std::mem::take(&mut found.request.matchers);
+        let selector = SeriesSelector::new(&matchers);
+        let query = selector.query(Some((after_ms + 1, to_ms + 1)));
+        let each = |entry: CatalogEntry| {
+            if !may_read(&entry.sensor_id) || !selector.has_sensor(&entry) {
+                return Ok(());
+            }
+            let (numbers, others): (Vec<_>, Vec<_>) = series_of(&entry, &selector)
                 .into_iter()
-                .zip(samples)
-                .map(of_field)
-                .collect(),
-            missing,
-        ))
-    }
-
-    /// The values of fields in a time range (end exclusive), each reading's; and the missing parts.
-    pub(super) async fn samples(
-        &self,
-        sensor_id: &SensorId,
-        fields: &[&str],
-        (from_ms, to_ms): (i64, i64),
-        limits: &SelectLimits,
-    ) -> Result<(Vec<Readings>, Missing), SelectError> {
-        let mut all: Vec<Readings> = fields.iter().map(|_| Readings::default()).collect();
-        let mut missing = Missing::default();
-        let mut after = None;
-        loop {
-            let window = Window {
-                from_ms,
-                to_ms,
-                after,
-                limit: STEP,
-            };
-            let found = self.gather(sensor_id.clone(), window).await?;
-            let removed_until_ms = found.answer.removed_until_ms;
-            missing = missing.and(Missing {
-                recent: !found.complete,
-                removed_until_ms,
-                ..Missing::default()
-            });
-            let mut more = 0;
-            for row in found.answer.rows.iter() {
-                for (name, value) in row.named() {
-                    let place = fields.iter().position(|field| *field == name);
-                    if let (Some(place), Some(value)) = (place, number(value)) {
-                        all[place].0.push(Sample {
-                            ts_ms: row.ts_ms,
-                            value,
-                        });
-                        more += 1;
-                    }
+                .partition(|(_, _, is_number)| *is_number && is_summarised);
+            found.lacks_fields |= entry.is_truncated && !selector.lists_names();
+            for (fields, to) in [
+                (numbers, &mut found.by_windows),
+                (others, &mut found.by_samples),
+            ] {
+                *series_left = series_left.checked_sub(fields.len()).ok_or(Full::Series)?;
+                if !fields.is_empty() {
+                    to.push(Wanted {
+                        sensor_id: entry.sensor_id.clone(),
+                        is_narrow: entry.fields.len() > fields.len() + OTHER_FIELDS_MAX,
+                        fields: fields
+                            .into_iter()
+                            .map(|(name, labels, _)| (name, labels))
+                            .collect(),
+                    });
                 }
             }
-            limits.add_samples(more)?;
-            after = found.answer.next;
-            if after.is_none() {
-                return Ok((all, missing));
-            }
+            Ok(())
+        };
+        match self.each_sensor(&query, each).await {
+            Ok(()) => Ok(Some(found)),
+            Err(Full::Series) => Ok(None),
+            Err(Full::Read(error)) => Err(error),
         }
     }
-}
 
-/// A field's values, ordered by time; several may have the same.
-#[derive(Default)]
-pub(super) struct Readings(Vec<Sample>);
-
-impl Readings {
-    /// One sample of each millisecond: the last one.
-    pub(super) fn last_of_each(mut self) -> Vec<Sample> {
-        self.0.reverse();
-        self.0.dedup_by_key(|sample| sample.ts_ms);
-        self.0.reverse();
-        self.0
-    }
-
-    pub(super) fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    pub(super) fn values(&self) -> Vec<f64> {
-        self.0.iter().map(|sample| sample.value).collect()
-    }
-
-    pub(super) fn between(&self, from_ms: i64, to_ms: i64) -> Readings {
-        let from = self.0.partition_point(|s| s.ts_ms < from_ms);
-        let to = self.0.partition_point(|s| s.ts_ms < to_ms);
-        Readings(self.0[from..to.max(from)].to_vec())
+    /// Reads these series, part by part.
+    pub(crate) fn parts(&self, found: FoundSeries, samples_max: usize) -> Parts<'_> {
+        let FoundSeries {
+            request,
+            by_windows,
+            by_samples,
+            ..
+        } = found;
+        let range = (request.after_ms() + 1, request.to_ms() + 1);
+        let windows = self.windows(by_windows, request.windows, samples_max);
+        windows.chain(self.samples_of(by_samples, range)).boxed()
     }
 }
 
-pub(super) fn number(value: ValueRef<'_>) -> Option<f64> {
-    match value {
-        ValueRef::Double(v) => Some(v),
-        ValueRef::Int(v) => Some(v as f64),
-        ValueRef::Bool(v) => Some(f64::from(u8::from(v))),
-        ValueRef::Str(_) => None,
+/// Fields of a sensor besides those of a query that are cheaper to transfer than to leave out.
+const OTHER_FIELDS_MAX: usize = 6;
+
+/// Ends a search.
+enum Full {
+    Series,
+    Read(ReadError),
+}
+
+impl From<ReadError> for Full {
+    fn from(error: ReadError) -> Full {
+        Full::Read(error)
     }
 }
 
-/// The series of a sensor that match.
-fn selected(entry: &CatalogEntry, selector: &SeriesSelector<'_>) -> Selected {
+/// The series of a sensor that match: field, labels, and whether the field has only had numbers.
+fn series_of(entry: &CatalogEntry, selector: &SeriesSelector<'_>) -> Vec<(String, Labels, bool)> {
     let of_sensor = SensorLabels::new(entry);
     let recorded = selector.fields(entry).map(|(field, kinds)| {
         let is_number = !kinds.contains(FieldKinds::BOOL);
@@ -311,10 +194,9 @@ fn selected(entry: &CatalogEntry, selector: &SeriesSelector<'_>) -> Selected {
     // A field that is not recorded may have had values of any kind.
     let unrecorded = selector.unrecorded(entry).map(|field| (field, false));
     let fields = recorded.chain(unrecorded);
-    let fields =
-        fields.map(|(field, is_number)| (field.to_owned(), of_sensor.with(field), is_number));
-    Selected {
-        sensor_id: entry.sensor_id.clone(),
-        fields: fields.collect(),
-    }
+    let series = |(field, is_number): (&str, bool)| {
+        let labels = of_sensor.with(field);
+        (field.to_owned(), labels, is_number)
+    };
+    fields.map(series).collect()
 }

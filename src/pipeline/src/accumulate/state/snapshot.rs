@@ -23,6 +23,8 @@ const LOOK_UP_STEP: usize = 256;
 /// Sensor snapshots per step.
 const SNAPSHOTS_STEP: usize = 16;
 
+/// Sensors whose rows are copied in one step.
+const VIEWS_STEP: usize = 8;
 /// Maximum bytes of rows that one view copies.
 const VIEW_BYTES_MAX: usize = 16 << 20;
 
@@ -38,23 +40,35 @@ pub struct UnstoredRows {
     pub cut_ms: Option<i64>,
 }
 
-/// Asks for the rows of one sensor that are not known to be stored.
+/// Asks for the rows of sensors that are not known to be stored; answered in their order.
 #[derive(Debug)]
 pub struct ViewQuery {
-    /// The exact sensor id.
-    pub sensor_id: SensorId,
-    /// Start of the time range, ms since 1970.
-    pub from_ms: i64,
-    /// End of the range, exclusive.
-    pub to_ms: i64,
+    sensor_ids: Vec<SensorId>,
+    from_ms: i64,
+    to_ms: i64,
+    views: Vec<UnstoredRows>,
+}
+
+impl ViewQuery {
+    /// Rows of these sensors in a time range, ms since 1970, end exclusive.
+    pub fn new(sensor_ids: Vec<SensorId>, from_ms: i64, to_ms: i64) -> ViewQuery {
+        ViewQuery {
+            views: Vec::with_capacity(sensor_ids.len()),
+            sensor_ids,
+            from_ms,
+            to_ms,
+        }
+    }
 }
 
 impl ShardQuery for ViewQuery {
-    type Answer = UnstoredRows;
+    type Answer = Vec<UnstoredRows>;
 
-    fn step(&mut self, shard: &Shard, _: Now) -> Option<UnstoredRows> {
-        let hash = stable_hash(&self.sensor_id);
-        Some(shard.view(hash, &self.sensor_id, self.from_ms, self.to_ms))
+    fn step(&mut self, shard: &Shard, _: Now) -> Option<Vec<UnstoredRows>> {
+        let next = self.sensor_ids.iter().skip(self.views.len());
+        let view = |id: &SensorId| shard.view(stable_hash(id), id, self.from_ms, self.to_ms);
+        self.views.extend(next.map(view).take(VIEWS_STEP));
+        (self.views.len() == self.sensor_ids.len()).then(|| std::mem::take(&mut self.views))
     }
 }
 

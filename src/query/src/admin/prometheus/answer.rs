@@ -69,7 +69,9 @@ impl PrometheusError {
             PrometheusError::Query(PromqlError::TimedOut)
             | PrometheusError::Queued
             | PrometheusError::Read(ReadError::TimedOut) => ("timeout", 503),
-            PrometheusError::Read(_) => ("unavailable", 503),
+            PrometheusError::Read(_) | PrometheusError::Query(PromqlError::Unread) => {
+                ("unavailable", 503)
+            }
             PrometheusError::Internal => ("internal", 500),
             PrometheusError::NotFound => ("not_found", 404),
             PrometheusError::NotAllowed(_) => ("bad_data", 405),

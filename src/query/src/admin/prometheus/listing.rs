@@ -78,9 +78,10 @@ async fn list(runner: Runner, params: Params, reader: Reader, asked: Asked) -> A
     };
     let shown = Shown::default();
     let _ = shown.set(format!("{asked:?} {}", params.selectors().join(" ")));
-    let body = runner.in_thread(shown, None, move |work| {
+    let body = runner.in_thread(reader, shown, None, move |work| {
+        work.enter()?;
         let mut listing = Listing::new(asked, limit, work.settings.series_max);
-        listing.collect(work, &params, overlaps_ms, &reader)?;
+        listing.collect(work, &params, overlaps_ms)?;
         Ok(listing.into_text())
     });
     let body = body.await?;
@@ -129,7 +130,6 @@ impl Listing {
         work: &Work,
         params: &Params,
         overlaps_ms: Option<(i64, i64)>,
-        reader: &Reader,
     ) -> Result<(), PrometheusError> {
         if self.asked == Asked::Metadata {
             let name = params.get("metric");
@@ -137,20 +137,20 @@ impl Listing {
                 .map(|name| Matcher::equal(METRIC_NAME, name).stored())
                 .into_iter()
                 .collect();
-            return self.add_matching(work, &matchers, overlaps_ms, reader);
+            return self.add_matching(work, &matchers, overlaps_ms);
         }
         if overlaps_ms.is_some_and(|(start, end)| end <= start) {
             return Ok(());
         }
         let selectors = params.selectors();
         if selectors.is_empty() {
-            return self.add_matching(work, &[], overlaps_ms, reader);
+            return self.add_matching(work, &[], overlaps_ms);
         }
         // One after another, so that only one has its regular expressions in memory.
         for text in selectors {
             let matchers = parse_selector(text)?;
             let matchers: Vec<Matcher> = matchers.iter().map(Matcher::stored).collect();
-            self.add_matching(work, &matchers, overlaps_ms, reader)?;
+            self.add_matching(work, &matchers, overlaps_ms)?;
         }
         Ok(())
     }
@@ -160,9 +160,8 @@ impl Listing {
         work: &Work,
         matchers: &[Matcher],
         overlaps_ms: Option<(i64, i64)>,
-        reader: &Reader,
     ) -> Result<(), PrometheusError> {
-        let may_read = |sensor_id: &str| reader.may_read(sensor_id);
+        let may_read = |sensor_id: &str| work.reader.may_read(sensor_id);
         let each = |sensor: &SelectedSensor<'_>| {
             work.stop.check()?;
             self.add(sensor)

@@ -5,6 +5,7 @@ mod answer;
 mod body;
 mod listing;
 mod params;
+mod queue;
 mod remote_read;
 mod run;
 mod status;

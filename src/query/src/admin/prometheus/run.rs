@@ -1,29 +1,43 @@
-//! Runs a query: parses it, loads its series and evaluates it. Remote read has its series loaded
-//! here too, and listings run here.
+//! Runs a query: parses it, finds its series, and evaluates it while they are read. Remote read has
+//! its series read here too, and listings run here.
 //!
 //! Each query has a separate thread, with a stack for the deepest expression that the parser
 //! accepts. So no query delays an acknowledgement by occupying a worker of the runtime, and the
-//! system gives those that answer senders the larger share of the processor. The thread holds one
-//! of `promql.queries_max` permits until it has ended, also if the client goes away or the time is
-//! up: then it stops at its next check, which is after one series or step.
+//! system gives those that answer senders the larger share of the processor.
+//!
+//! The life of a query:
+//! 1. It is parsed. One that needs no store and little time is answered immediately.
+//! 2. It enters the [queue](super::queue) as a light one. When its turn comes, its series are found
+//!    in the catalogue, which tells its [cost](crate::cost).
+//! 3. If it is expensive, it waits for a place of the heavy lane, and gives way after each chunk:
+//!    what it reads and computes in [`CHUNK`].
+//! 4. It ends: with a result, an error, when its time is up, or when the client goes away. Then what
+//!    it waits for is dropped, which ends its commands in MongoDB, and a computation stops at its
+//!    next check, which is after one series or step. With its thread ends its place.
+//!
+//! Threads are limited by the connections of the port (`admin.connections`).
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use futures_util::TryStreamExt;
 use tokio::runtime::Handle;
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::oneshot;
 use tokio::time::timeout_at;
 use tokio_util::sync::CancellationToken;
 
 use super::answer::{PrometheusError, result_text, unrecorded_fields};
+use super::queue::{Place, Queue, Turn};
 use crate::admin::access::Reader;
+use crate::cost::Cost;
 use crate::priority;
 use crate::promql::{
-    Evaluated, PromqlError, QueryTime, SelectedSeries, SelectorRequest, Stop, evaluate, parse,
-    requests,
+    Evaluated, Part, PromqlError, QueryTime, SelectorRequest, Source, Stop, evaluate, parse,
+    requests, steps,
 };
 use crate::read::ReadService;
-use crate::read::series::{Missing, SelectLimits};
+use crate::read::series::{FoundSeries, Missing, Parts};
 use config::Promql;
 use model::rfc3339;
 use telemetry::metrics;
@@ -33,13 +47,15 @@ use telemetry::metrics;
 pub(super) const STACK_BYTES: usize = 64 << 20;
 /// Bytes of a query's text in the log.
 const LOGGED_BYTES: usize = 500;
+/// A heavy query works for about so long before others have their turn.
+const CHUNK: Duration = Duration::from_millis(50);
 
 /// What queries need.
 #[derive(Clone)]
 pub(super) struct Runner {
     pub(super) reads: Arc<ReadService>,
     pub(super) settings: Arc<Promql>,
-    turns: Arc<Semaphore>,
+    queue: Arc<Queue>,
     /// Since when queries run, ms since 1970.
     pub(super) started_ms: i64,
 }
@@ -59,12 +75,12 @@ impl Drop for StopOnDrop {
 
 impl Runner {
     pub(super) fn new(reads: Arc<ReadService>, settings: Promql) -> Runner {
-        let turns = Arc::new(Semaphore::new(settings.queries_max));
+        let queue = Arc::new(Queue::new(settings.queries_max));
         Runner {
             started_ms: reads.now_ms(),
             reads,
             settings: Arc::new(settings),
-            turns,
+            queue,
         }
     }
 
@@ -80,8 +96,8 @@ impl Runner {
     ) -> Result<String, PrometheusError> {
         let shown = Shown::default();
         let _ = shown.set(text.clone());
-        self.in_thread(shown, within, move |work| {
-            let evaluated = work.evaluate(&text, time, &reader)?;
+        self.in_thread(reader, shown, within, move |work| {
+            let evaluated = work.evaluate(&text, time)?;
             Ok(result_text(evaluated, time.start_ms, limit))
         })
         .await
@@ -90,6 +106,7 @@ impl Runner {
     /// Does work in a separate thread, and returns its result.
     pub(super) async fn in_thread<T: Send + 'static>(
         &self,
+        reader: Reader,
         shown: Shown,
         within: Option<Duration>,
         job: impl FnOnce(&Work) -> Result<T, PrometheusError> + Send + 'static,
@@ -97,33 +114,40 @@ impl Runner {
         let limit = within
             .unwrap_or(self.settings.timeout)
             .min(self.settings.timeout);
+        if limit.is_zero() {
+            return Err(PrometheusError::Queued);
+        }
         let begun = Instant::now();
         let deadline = tokio::time::Instant::now() + limit;
-        let permit = match timeout_at(deadline, self.turns.clone().acquire_owned()).await {
-            Ok(Ok(permit)) if !limit.is_zero() => permit,
-            _ => return Err(PrometheusError::Queued),
-        };
         let guard = StopOnDrop {
             stop: Stop::default(),
             token: CancellationToken::new(),
         };
         let (reply, answer) = oneshot::channel();
-        let work = Work {
-            reads: self.reads.clone(),
-            settings: self.settings.clone(),
-            stop: guard.stop.clone(),
-            token: guard.token.clone(),
-            runtime: Handle::current(),
-        };
+        let is_queued = Arc::new(AtomicBool::new(false));
+        let runner = self.clone();
+        let stop = guard.stop.clone();
+        let token = guard.token.clone();
+        let runtime = Handle::current();
+        let queued = is_queued.clone();
         let thread = std::thread::Builder::new()
             .name("promql".to_owned())
             .stack_size(STACK_BYTES);
         let spawned = thread.spawn(move || {
             priority::lower_own(priority::QUERIES);
-            let _running = metrics::promql_running();
+            let work = Work {
+                reads: runner.reads,
+                settings: runner.settings,
+                reader,
+                stop,
+                token,
+                runtime,
+                queue: runner.queue,
+                is_queued: queued,
+                place: OnceLock::new(),
+            };
             // An error means that the client has gone.
             let _ = reply.send(job(&work));
-            drop(permit);
         });
         if let Err(error) = spawned {
             tracing::error!(%error, "cannot start a thread for a query");
@@ -135,7 +159,10 @@ impl Runner {
             Ok(Err(_)) => Err(PrometheusError::Internal),
             Err(_) => {
                 guard.stop.time_out();
-                Err(PromqlError::TimedOut.into())
+                match is_queued.load(Ordering::Relaxed) {
+                    true => Err(PrometheusError::Queued),
+                    false => Err(PromqlError::TimedOut.into()),
+                }
             }
         };
         if begun.elapsed() >= self.settings.slow {
@@ -164,18 +191,19 @@ pub(super) type Shown = Arc<OnceLock<String>>;
 pub(super) struct Work {
     pub(super) reads: Arc<ReadService>,
     pub(super) settings: Arc<Promql>,
+    pub(super) reader: Reader,
     pub(super) stop: Stop,
     token: CancellationToken,
     runtime: Handle,
+    queue: Arc<Queue>,
+    /// Waits for its first turn, or for its first one in the heavy lane.
+    is_queued: Arc<AtomicBool>,
+    /// Once it has entered the queue.
+    place: OnceLock<(Place, metrics::PromqlRunning)>,
 }
 
 impl Work {
-    fn evaluate(
-        &self,
-        text: &str,
-        time: QueryTime,
-        reader: &Reader,
-    ) -> Result<Evaluated, PrometheusError> {
+    fn evaluate(&self, text: &str, time: QueryTime) -> Result<Evaluated, PrometheusError> {
         let parsed = parse(text).and_then(|query| {
             if time.step_ms.is_some() {
                 query.check_steps()?;
@@ -188,40 +216,75 @@ impl Work {
             }
             other => other.into(),
         })?;
-        let (data, missing) = self.select(&requests(&query, time), reader)?;
-        let mut evaluated = evaluate(&query, time, data, self.settings.samples_max, &self.stop)?;
-        if missing.recent {
-            evaluated
-                .warnings
-                .push("readings that were acknowledged just now may be missing".to_owned());
-        }
-        if let Some(until) = missing.removed_until_ms.map(rfc3339) {
-            evaluated
-                .warnings
-                .push(format!("readings before {until} were removed"));
-        }
-        if let Some(until) = missing.expired_until_ms.map(rfc3339) {
-            evaluated.warnings.push(format!(
-                "hours before {until} were removed (store.retention)"
-            ));
-        }
-        if missing.fields {
-            evaluated.warnings.push(unrecorded_fields());
-        }
+        let requests = requests(&query, time);
+        let own_cost = Cost::of_steps(steps(&query, time));
+        let mut source = match requests.is_empty() && !own_cost.is_heavy() {
+            true => self.source(vec![], false),
+            false => self.find(requests, own_cost)?,
+        };
+        let samples_max = self.settings.samples_max;
+        let evaluated = evaluate(&query, time, &mut source, samples_max, &self.stop);
+        let mut evaluated = evaluated.map_err(|error| source.failure(error))?;
+        evaluated.warnings.extend(warnings(source.missing));
         Ok(evaluated)
     }
 
-    /// Loads the series of each request, and says what may be missing.
-    pub(super) fn select(
-        &self,
-        all: &[SelectorRequest],
-        reader: &Reader,
-    ) -> Result<(Vec<Vec<SelectedSeries>>, Missing), PrometheusError> {
-        let all: Vec<_> = all.iter().map(SelectorRequest::stored).collect();
-        self.until_stopped(self.load(&all, reader))
+    /// Enters the queue, and waits for its turn.
+    pub(super) fn enter(&self) -> Result<(), PrometheusError> {
+        self.is_queued.store(true, Ordering::Relaxed);
+        let (place, turn) = Place::enter(&self.queue, self.reader.owner());
+        self.wait(turn)?;
+        self.is_queued.store(false, Ordering::Relaxed);
+        let _ = self.place.set((place, metrics::promql_running()));
+        Ok(())
     }
 
-    /// Waits for what is loaded, unless the client goes away or the time is up.
+    /// Finds the series of these requests by their stored names, once it is the query's turn. `more`: what it costs
+    /// besides.
+    pub(super) fn find(
+        &self,
+        requests: Vec<SelectorRequest>,
+        more: Cost,
+    ) -> Result<Loading<'_>, PrometheusError> {
+        self.enter()?;
+        let may_read = |sensor_id: &str| self.reader.may_read(sensor_id);
+        let mut left = self.settings.series_max;
+        let mut found = vec![];
+        for request in requests {
+            let series = self
+                .reads
+                .find_series(request.stored(), &mut left, &may_read);
+            let series = self.until_stopped(async { Ok(series.await?) })?;
+            let too_many = || PromqlError::too_many_series(self.settings.series_max);
+            found.push(series.ok_or_else(too_many)?);
+        }
+        let costs = found.iter().map(|series| series.cost(&self.reads));
+        let is_heavy = costs.fold(more, Cost::plus).is_heavy();
+        if let Some((place, _)) = self.place.get().filter(|_| is_heavy) {
+            self.is_queued.store(true, Ordering::Relaxed);
+            self.wait(place.become_heavy())?;
+            self.is_queued.store(false, Ordering::Relaxed);
+        }
+        Ok(self.source(found, is_heavy))
+    }
+
+    fn source(&self, found: Vec<FoundSeries>, is_heavy: bool) -> Loading<'_> {
+        let lacks_fields = found.iter().any(|series| series.lacks_fields);
+        let parts = |series| self.reads.parts(series, self.settings.samples_max);
+        Loading {
+            work: self,
+            parts: found.into_iter().map(parts).collect(),
+            missing: Missing {
+                fields: lacks_fields,
+                ..Missing::default()
+            },
+            is_heavy,
+            since: Instant::now(),
+            failed: None,
+        }
+    }
+
+    /// Waits for something, unless the client goes away or the time is up.
     pub(super) fn until_stopped<T>(
         &self,
         loading: impl Future<Output = Result<T, PrometheusError>>,
@@ -234,20 +297,79 @@ impl Work {
         })
     }
 
-    async fn load(
-        &self,
-        requests: &[SelectorRequest],
-        reader: &Reader,
-    ) -> Result<(Vec<Vec<SelectedSeries>>, Missing), PrometheusError> {
-        let limits = SelectLimits::new(self.settings.series_max, self.settings.samples_max);
-        let may_read = |sensor_id: &str| reader.may_read(sensor_id);
-        let mut all = vec![];
-        let mut missing = Missing::default();
-        for request in requests {
-            let (series, of_series) = self.reads.select(request, &limits, &may_read).await?;
-            missing = missing.and(of_series);
-            all.push(series);
-        }
-        Ok((all, missing))
+    /// Waits until the query may work.
+    fn wait(&self, turn: Turn) -> Result<(), PrometheusError> {
+        // The place, which would end the wait with an error, is held.
+        self.until_stopped(async { turn.await.map_err(|_| PrometheusError::Internal) })
     }
+
+    /// Gives way to other queries.
+    fn give_way(&self) -> Result<(), PrometheusError> {
+        match self.place.get() {
+            Some((place, _)) => self.wait(place.give_way()),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The series of a query's selectors, while they are read.
+pub(super) struct Loading<'a> {
+    work: &'a Work,
+    /// Of each selector.
+    parts: Vec<Parts<'a>>,
+    missing: Missing,
+    is_heavy: bool,
+    /// The beginning of the chunk.
+    since: Instant,
+    /// Why nothing more can be read.
+    failed: Option<PrometheusError>,
+}
+
+impl Loading<'_> {
+    /// The next part of a selector's series; `None` at the end.
+    pub(super) fn read(&mut self, selector: usize) -> Result<Option<Part>, PrometheusError> {
+        if self.is_heavy && self.since.elapsed() >= CHUNK {
+            self.work.give_way()?;
+            self.since = Instant::now();
+        }
+        let Some(parts) = self.parts.get_mut(selector) else {
+            return Ok(None);
+        };
+        let next = self
+            .work
+            .until_stopped(async { Ok(parts.try_next().await?) });
+        Ok(next?.map(|(part, missing)| {
+            self.missing = self.missing.and(missing);
+            part
+        }))
+    }
+
+    /// The error of an evaluation: that of this source, if it has failed.
+    pub(super) fn failure(&mut self, error: PromqlError) -> PrometheusError {
+        self.failed.take().unwrap_or(error.into())
+    }
+}
+
+impl Source for Loading<'_> {
+    fn next(&mut self, selector: usize) -> Result<Option<Part>, PromqlError> {
+        self.read(selector).map_err(|error| {
+            self.failed = Some(error);
+            PromqlError::Unread
+        })
+    }
+}
+
+/// What an answer that lacks something tells.
+fn warnings(missing: Missing) -> impl Iterator<Item = String> {
+    let recent = "readings that were acknowledged just now may be missing";
+    let removed = missing.removed_until_ms.map(rfc3339);
+    let expired = missing.expired_until_ms.map(rfc3339);
+    [
+        missing.recent.then(|| recent.to_owned()),
+        removed.map(|until| format!("readings before {until} were removed")),
+        expired.map(|until| format!("hours before {until} were removed (store.retention)")),
+        missing.fields.then(unrecorded_fields),
+    ]
+    .into_iter()
+    .flatten()
 }

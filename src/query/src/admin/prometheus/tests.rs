@@ -201,6 +201,8 @@ async fn listings_of_many_series_are_whole_and_delay_nothing_else() {
     let store = catalogued(300, CATALOG_FIELDS_MAX).await;
     let promql = Promql {
         series_max: 10_000_000,
+        // It is a query of the lowest priority, and other tests run.
+        timeout: Duration::from_secs(600),
         ..Config::default().promql
     };
     let addr = serve(20, store.clone(), promql.clone()).await;

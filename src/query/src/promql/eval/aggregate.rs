@@ -100,7 +100,6 @@ impl Evaluator<'_> {
             None => vec![],
         };
         let rows = self.vector(&aggregate.expr, grid)?;
-        self.release(&rows);
         let groups = groups(&rows, aggregate);
         let result = match op {
             AggregateOp::Topk
@@ -108,6 +107,7 @@ impl Evaluator<'_> {
             | AggregateOp::Limitk
             | AggregateOp::LimitRatio => {
                 if !self.is_param_usable(op, &params)? {
+                    self.release(&rows);
                     return Ok(vec![]);
                 }
                 selected(op, &params, &rows, &groups, grid, self.stop)?
@@ -131,6 +131,7 @@ impl Evaluator<'_> {
             }
         };
         self.hold(points_of(&result))?;
+        self.release(&rows);
         Ok(result)
     }
 
@@ -192,7 +193,6 @@ impl Evaluator<'_> {
             )));
         }
         let rows = self.vector(&aggregate.expr, grid)?;
-        self.release(&rows);
         let mut collector = Collector::default();
         let mut cursor = Cursor::new(&rows);
         for step in 0..grid.steps() as u32 {
@@ -213,6 +213,7 @@ impl Evaluator<'_> {
                 .into_iter()
                 .try_for_each(|(slot, count)| collector.push(slot, step, count))?;
         }
+        self.release(&rows);
         Ok(collector.finish())
     }
 }

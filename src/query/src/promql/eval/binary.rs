@@ -53,9 +53,11 @@ impl Evaluator<'_> {
                 with_scalar(binary, rows, &values, true)?
             }
             (Val::Vector(lhs), Val::Vector(rhs)) => {
+                let result = self.vectors(binary, &lhs, &rhs, grid)?;
+                self.hold(points_of(&result))?;
                 self.release(&lhs);
                 self.release(&rhs);
-                self.vectors(binary, &lhs, &rhs, grid)?
+                return Ok(Val::Vector(result));
             }
             _ => {
                 return Err(PromqlError::execution(

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use super::grid::{Grid, QueryTime, Row, points_of};
 use crate::promql::ast::At;
 use crate::promql::error::PromqlError;
-use crate::promql::series::{SelectedSeries, Value};
+use crate::promql::series::{Source, Value};
 
 /// Ends an evaluation from outside.
 #[derive(Debug, Clone, Default)]
@@ -61,8 +61,8 @@ pub(super) enum Val {
 
 pub(super) struct Evaluator<'a> {
     pub(super) time: QueryTime,
-    pub(super) data: Vec<Vec<SelectedSeries>>,
-    /// Points in memory, apart from the data.
+    pub(super) source: &'a mut dyn Source,
+    /// Points in memory.
     pub(super) samples: usize,
     pub(super) samples_max: usize,
     /// Bytes of the label values that were written so far.
@@ -92,7 +92,12 @@ impl Evaluator<'_> {
     /// Counts points that are now in memory.
     pub(super) fn hold(&mut self, points: usize) -> Result<(), PromqlError> {
         self.samples += points;
-        match self.samples > self.samples_max {
+        self.check_room(0)
+    }
+
+    /// Refuses samples that are in memory for a moment if they do not fit.
+    pub(super) fn check_room(&self, samples: usize) -> Result<(), PromqlError> {
+        match self.samples.saturating_add(samples) > self.samples_max {
             true => Err(PromqlError::too_many_samples()),
             false => Ok(()),
         }

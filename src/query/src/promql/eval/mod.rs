@@ -1,8 +1,12 @@
-//! Evaluates an expression at the steps of a query. Pure: the samples of all selectors are given.
+//! Evaluates an expression at the steps of a query. Pure: a source gives the samples.
 //!
 //! Each node is evaluated once, over all of its steps: those of the query or, within a subquery,
 //! those of the subquery. A vector is a list of series with a point for each step at which it has a
 //! sample; a scalar has a value at each step.
+//!
+//! Samples leave memory as soon as the points of their windows are computed ([`windows`]). What
+//! counts against the limit is, as in Prometheus, the points in memory, those of operands until their
+//! operator has its result, and the samples of the window that is being computed.
 
 mod aggregate;
 mod binary;
@@ -18,6 +22,7 @@ mod over_time;
 mod plan;
 mod select;
 mod top;
+mod windows;
 
 use self::collect::merged;
 use self::evaluator::{Evaluator, Val};
@@ -25,30 +30,30 @@ use self::grid::{Grid, Point, Row, series};
 use super::ast::{Expr, Query, Selector, Subquery};
 use super::error::PromqlError;
 use super::labels::Labels;
-use super::series::{SelectedSeries, Series, Value};
+use super::series::{Part, Series, SeriesData, Source, Value};
 
 pub use self::evaluator::{Evaluated, Stop};
 pub use self::grid::QueryTime;
 pub use self::plan::requests;
+pub(crate) use self::plan::steps;
 
 /// Evaluates a query.
 ///
-/// `data`: for each of [`requests`] the series found. `samples_max`: how many samples may be in
-/// memory at a time.
+/// `source`: gives the series of each of the [`requests`]. `samples_max`: how many samples may be
+/// in memory at a time.
 ///
 /// # Errors
 /// The evaluation fails as it does in Prometheus, holds too many samples, or was ended by `stop`.
 pub fn evaluate(
     query: &Query,
     time: QueryTime,
-    data: Vec<Vec<SelectedSeries>>,
+    source: &mut dyn Source,
     samples_max: usize,
     stop: &Stop,
 ) -> Result<Evaluated, PromqlError> {
-    let data = data.into_iter().map(sorted).collect();
     let mut evaluator = Evaluator {
         time,
-        data,
+        source,
         samples: 0,
         samples_max,
         label_bytes: 0,
@@ -73,18 +78,14 @@ pub fn evaluate(
     })
 }
 
-fn sorted(mut series: Vec<SelectedSeries>) -> Vec<SelectedSeries> {
-    series.sort_by(|a, b| a.labels.cmp(&b.labels));
-    series
-}
-
 impl Evaluator<'_> {
     fn run(&mut self, expr: &Expr) -> Result<Value, PromqlError> {
         let grid = self.time.grid();
         if self.time.step_ms.is_none() {
             match expr {
                 Expr::Range { selector, range_ms } => {
-                    return Ok(Value::Matrix(self.raw(selector, *range_ms, grid.start_ms)));
+                    let raw = self.raw(selector, *range_ms, grid.start_ms);
+                    return raw.map(Value::Matrix);
                 }
                 Expr::Subquery(subquery) => return self.raw_subquery(subquery, grid),
                 _ => {}
@@ -161,18 +162,38 @@ impl Evaluator<'_> {
         }
     }
 
-    fn raw(&mut self, selector: &Selector, range_ms: i64, at_ms: i64) -> Vec<Series> {
+    fn raw(
+        &mut self,
+        selector: &Selector,
+        range_ms: i64,
+        at_ms: i64,
+    ) -> Result<Vec<Series>, PromqlError> {
         let end_ms = self.resolve(selector.at).unwrap_or(at_ms) - selector.offset_ms;
-        let found = std::mem::take(&mut self.data[selector.id]).into_iter();
-        let all = found.map(|found| {
-            let mut samples = select::samples(found.data);
-            samples.retain(|s| s.ts_ms > end_ms - range_ms && s.ts_ms <= end_ms);
-            Series {
-                labels: found.labels,
-                samples,
+        let within = end_ms - range_ms + 1..=end_ms;
+        let mut all = vec![];
+        let mut open: Vec<Series> = vec![];
+        while let Some(part) = self.source.next(selector.id)? {
+            for (i, found) in part.series.into_iter().enumerate() {
+                let SeriesData::Samples(mut samples) = found.data else {
+                    continue;
+                };
+                samples.retain(|s| within.contains(&s.ts_ms));
+                self.hold(samples.len())?;
+                match open.get_mut(i) {
+                    Some(series) => series.samples.append(&mut samples),
+                    None => open.push(Series {
+                        labels: found.labels,
+                        samples,
+                    }),
+                }
             }
-        });
-        all.filter(|series| !series.samples.is_empty()).collect()
+            if part.until_ms == Part::WHOLE {
+                all.append(&mut open);
+            }
+        }
+        all.retain(|series| !series.samples.is_empty());
+        all.sort_by(|a, b| a.labels.cmp(&b.labels));
+        Ok(all)
     }
 
     fn raw_subquery(&mut self, subquery: &Subquery, grid: Grid) -> Result<Value, PromqlError> {

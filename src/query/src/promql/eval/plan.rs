@@ -5,24 +5,19 @@ use crate::promql::ast::{At, Expr, Query, Selector, Subquery};
 use crate::promql::functions::{Kind, OverTime};
 use crate::promql::series::{SelectorRequest, Windows};
 
-/// What must be loaded for a query: one request for each selector, in the order that `evaluate`
-/// expects.
+/// What must be read for a query: one request for each selector, by their numbers.
 pub fn requests(query: &Query, time: QueryTime) -> Vec<SelectorRequest> {
-    let mut plan = Plan {
-        time,
-        requests: vec![None; query.selectors],
-    };
-    plan.expr(&query.expr, time.grid());
-    let none = || SelectorRequest {
-        matchers: vec![],
-        after_ms: 0,
-        to_ms: -1,
-        windows: None,
-    };
+    let plan = Plan::new(query, time);
+    let none = || SelectorRequest::of_samples(vec![], 0, 0);
     plan.requests
         .into_iter()
         .map(|request| request.unwrap_or_else(none))
         .collect()
+}
+
+/// The steps of all expressions of a query, those of its subqueries included.
+pub(crate) fn steps(query: &Query, time: QueryTime) -> u64 {
+    Plan::new(query, time).steps
 }
 
 /// The steps at which a subquery's expression is evaluated: multiples of its interval, counted from
@@ -49,10 +44,22 @@ pub(super) fn inner_grid(subquery: &Subquery, at: Option<i64>, outer: Grid) -> G
 struct Plan {
     time: QueryTime,
     requests: Vec<Option<SelectorRequest>>,
+    steps: u64,
 }
 
 impl Plan {
+    fn new(query: &Query, time: QueryTime) -> Plan {
+        let mut plan = Plan {
+            time,
+            requests: vec![None; query.selectors],
+            steps: 0,
+        };
+        plan.expr(&query.expr, time.grid());
+        plan
+    }
+
     fn expr(&mut self, expr: &Expr, grid: Grid) {
+        self.steps = self.steps.saturating_add(grid.steps() as u64);
         match expr {
             Expr::Number(_) | Expr::String(_) => {}
             Expr::Selector(selector) => self.selector(selector, grid, self.time.lookback_ms, None),
@@ -109,26 +116,23 @@ impl Plan {
         if steps == 0 {
             return;
         }
-        let (first, last, steps) = match self.resolve(selector.at) {
-            Some(at) => (at, at, 1),
-            None => (grid.start_ms, grid.last_ms(), steps),
+        let (first, steps) = match self.resolve(selector.at) {
+            Some(at) => (at, 1),
+            None => (grid.start_ms, steps),
         };
-        let first_end_ms = first - selector.offset_ms;
-        let to_ms = last - selector.offset_ms;
-        let windows = summarised.map(|function| Windows {
-            first_end_ms,
-            step_ms: grid.step_ms,
-            steps,
-            range_ms,
-            needs_sum: matches!(function, OverTime::Sum | OverTime::Avg),
-            needs_min: function == OverTime::Min,
-            needs_max: function == OverTime::Max,
-        });
+        let needs = |functions: &[OverTime]| summarised.is_some_and(|f| functions.contains(&f));
         self.requests[selector.id] = Some(SelectorRequest {
             matchers: selector.matchers.clone(),
-            after_ms: first_end_ms - range_ms,
-            to_ms,
-            windows,
+            windows: Windows {
+                first_end_ms: first - selector.offset_ms,
+                step_ms: grid.step_ms,
+                steps,
+                range_ms,
+                needs_sum: needs(&[OverTime::Sum, OverTime::Avg]),
+                needs_min: needs(&[OverTime::Min]),
+                needs_max: needs(&[OverTime::Max]),
+            },
+            is_summarised: summarised.is_some(),
         });
     }
 }

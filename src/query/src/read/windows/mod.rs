@@ -15,21 +15,23 @@
 //!    window, in runs, and days replaced by hours.
 //!
 //! **Limits.** A group has about [`BUCKETS_AT_ONCE`] buckets. Its rows in memory are copied: at
-//! most what the shards hold (`accumulate.max_bytes`). Readings count against `promql.samples_max`.
+//! most what the shards hold (`accumulate.max_bytes`). What a group holds counts against
+//! `promql.samples_max`.
 
 mod readings;
 mod summaries;
 
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-use futures_util::{StreamExt, TryStreamExt, stream};
+use futures_util::{StreamExt, stream};
 
 use super::ReadService;
 use super::days::DailyHours;
 use super::hours::{Hour, Hours};
-use super::series::{Missing, SelectError, SelectLimits, Wanted};
+use super::series::{Missing, Parts, SelectError, Wanted};
 use crate::promql::windows::{Need, SummarisedBucket, answer};
-use crate::promql::{Labels, SelectedSeries, SeriesData, WindowStats, Windows};
+use crate::promql::{Labels, Part, PromqlError, SelectedSeries, SeriesData, WindowStats, Windows};
 use model::{BucketStart, Day, FieldSummary, SensorId};
 use pipeline::accumulate::UnstoredBucket;
 
@@ -57,7 +59,7 @@ struct Loaded {
     buckets: Vec<SummarisedBucket>,
 }
 
-/// The requested values.
+/// The requested values of one group.
 #[derive(Clone, Copy)]
 struct Asked<'a> {
     /// Of the first bucket.
@@ -67,7 +69,20 @@ struct Asked<'a> {
     /// Hours that end by then have expired.
     expired_until_ms: i64,
     windows: &'a Windows,
-    limits: &'a SelectLimits,
+    budget: &'a Budget,
+}
+
+/// How many more samples a group may hold.
+struct Budget(AtomicUsize);
+
+impl Budget {
+    fn take(&self, samples: usize) -> Result<(), PromqlError> {
+        let take = |left: usize| left.checked_sub(samples);
+        let taken = self
+            .0
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
+        taken.map(drop).map_err(|_| PromqlError::too_many_samples())
+    }
 }
 
 impl Asked<'_> {
@@ -78,48 +93,45 @@ impl Asked<'_> {
 }
 
 impl ReadService {
-    /// The windows of each series. The times are those of the windows: after the first, up to the
-    /// second (ms since 1970).
-    pub(super) async fn windows(
+    /// The windows of each series, some sensors at a time.
+    pub(super) fn windows(
         &self,
         wanted: Vec<Wanted>,
-        (after_ms, to_ms): (i64, i64),
-        windows: &Windows,
-        limits: &SelectLimits,
-    ) -> Result<(Vec<SelectedSeries>, Missing), SelectError> {
-        let asked = Asked {
-            from_ms: self.span().floor(after_ms + 1).0,
-            to_ms: to_ms + 1,
-            expired_until_ms: self.expired_until_ms(),
-            windows,
-            limits,
-        };
-        let of_each = (asked.to_ms - asked.from_ms) / self.span().ms() + 1;
+        windows: Windows,
+        samples_max: usize,
+    ) -> Parts<'_> {
+        let after_ms = windows.bounds(0).0;
+        let last_ms = windows.bounds(windows.steps.max(1) - 1).1;
+        let from_ms = self.span().floor(after_ms + 1).0;
+        let to_ms = last_ms + 1;
+        let of_each = (to_ms - from_ms) / self.span().ms() + 1;
         let size = (BUCKETS_AT_ONCE / of_each).clamp(1, SENSORS_AT_ONCE) as usize;
         let mut groups = vec![];
         let mut rest = wanted.into_iter().peekable();
         while rest.peek().is_some() {
             groups.push(rest.by_ref().take(size).collect::<Vec<_>>());
         }
-        let loads = groups.into_iter().map(|group| self.group(group, asked));
-        let loaded: Vec<(Vec<SelectedSeries>, Missing)> = stream::iter(loads)
+        let load = move |group| async move {
+            let asked = Asked {
+                from_ms,
+                to_ms,
+                expired_until_ms: self.expired_until_ms(),
+                windows: &windows,
+                budget: &Budget(AtomicUsize::new(samples_max)),
+            };
+            self.group(group, asked).await
+        };
+        stream::iter(groups)
+            .map(load)
             .buffer_unordered(GROUPS)
-            .try_collect()
-            .await?;
-        let missing = loaded
-            .iter()
-            .fold(Missing::default(), |all, (_, missing)| all.and(*missing));
-        Ok((
-            loaded.into_iter().flat_map(|(series, _)| series).collect(),
-            missing,
-        ))
+            .boxed()
     }
 
     async fn group(
         &self,
         wanted: Vec<Wanted>,
         asked: Asked<'_>,
-    ) -> Result<(Vec<SelectedSeries>, Missing), SelectError> {
+    ) -> Result<(Part, Missing), SelectError> {
         let end_ms = self.span().end(self.span().floor(asked.to_ms - 1));
         // With days, whole ones, so that a day that is used has no row in memory.
         let range = match self.kinds.days {
@@ -129,18 +141,11 @@ impl ReadService {
                 self.zone.day(asked.to_ms - 1).end_ms.max(end_ms),
             ),
         };
-        let views = wanted
-            .iter()
-            .map(|sensor| self.view(&sensor.sensor_id, range.0, range.1));
-        let views: Vec<_> = stream::iter(views.collect::<Vec<_>>())
-            .buffered(CONCURRENT)
-            .try_collect()
-            .await?;
-        let recent = views
-            .iter()
-            .any(|view| !view.complete || view.answer.cut_ms.is_some());
-        let views: Vec<Vec<UnstoredBucket>> =
-            views.into_iter().map(|view| view.answer.buckets).collect();
+        let sensor_ids: Vec<&SensorId> = wanted.iter().map(|of| &of.sensor_id).collect();
+        let views = self.views(&sensor_ids, range.0, range.1).await?;
+        let recent = !views.complete || views.answer.iter().any(|view| view.cut_ms.is_some());
+        let views = views.answer.into_iter().map(|view| view.buckets);
+        let views: Vec<Vec<UnstoredBucket>> = views.collect();
         let (days, are_hours_missing) = self.usable_days(&wanted, &views, range, asked).await?;
         let hours = self.hours_between(&wanted, views, &days, asked).await?;
         let mut loading: Vec<Loading> = wanted
@@ -168,13 +173,14 @@ impl ReadService {
             labels, buckets, ..
         } in loading.into_iter().flat_map(|sensor| sensor.series)
         {
-            asked.limits.add_samples(asked.windows.steps)?;
+            asked.budget.take(asked.windows.steps)?;
             series.push(SelectedSeries {
                 labels,
                 data: SeriesData::Windows(answer(asked.windows, &buckets)),
             });
         }
-        Ok((series, missing))
+        let until_ms = Part::WHOLE;
+        Ok((Part { series, until_ms }, missing))
     }
 
     fn loading(

@@ -8,10 +8,12 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use super::{Asked, CONCURRENT, GROUPS, Loaded, Loading};
 use crate::promql::Windows;
 use crate::promql::windows::{Need, SummarisedBucket};
-use crate::read::series::{Missing, SelectError, number};
+use crate::read::samples::Readings;
+use crate::read::series::{Missing, SelectError};
 use crate::read::{ReadError, ReadService};
 use model::rows::Row;
 use model::{BucketStart, Rows, SensorId};
+use store::samples::number;
 use store::summaries::EdgeQuery;
 
 /// Hours between two that are needed, which are read too rather than by another request.
@@ -53,7 +55,7 @@ impl ReadService {
                 starts: starts.to_vec(),
             };
             for (sensor_id, rows) in self.store.edges(&query).await.map_err(ReadError::from)? {
-                asked.limits.add_samples(rows.len())?;
+                asked.budget.take(rows.len())?;
                 let all = edges.entry(sensor_id).or_default();
                 rows.iter().for_each(|row| all.push_row(&row));
             }
@@ -135,12 +137,13 @@ impl ReadService {
                     loaded.buckets[run[run.len() - 1]].end_ms,
                 )
             }));
-            let reads =
-                requests.map(|range| self.samples(&sensor.sensor_id, &fields, range, asked.limits));
+            let reads = requests.map(|range| self.samples(&sensor.sensor_id, &fields, range));
             let found: Vec<_> = stream::iter(reads.collect::<Vec<_>>())
                 .buffered(GROUPS)
                 .try_collect()
                 .await?;
+            let read = found.iter().flat_map(|(of_fields, _)| of_fields);
+            asked.budget.take(read.map(Readings::len).sum())?;
             // That others were acknowledged just now is known from the views.
             let removed = found
                 .iter()

@@ -25,7 +25,8 @@ use super::answer::PrometheusError;
 use super::body::receive;
 use super::run::{Runner, Shown, Work};
 use crate::admin::access::{Access, Reader, guard};
-use crate::promql::{PromqlError, SelectedSeries, SelectorRequest, SeriesData};
+use crate::cost::Cost;
+use crate::promql::{Part, PromqlError, SelectorRequest, SeriesData};
 
 /// Bytes of an error's JSON body.
 const ERROR_BYTES_MAX: usize = 64 << 10;
@@ -48,8 +49,8 @@ async fn read(
     };
     let shown = Shown::default();
     let logged = shown.clone();
-    let job = move |work: &Work| answer(work, &body, &reader, &logged);
-    match runner.in_thread(shown, None, job).await {
+    let job = move |work: &Work| answer(work, &body, &logged);
+    match runner.in_thread(reader, shown, None, job).await {
         Ok(body) => {
             let mut response = answered("application/x-protobuf", Body::from(body));
             response
@@ -67,14 +68,9 @@ async fn not_allowed() -> Response {
 }
 
 /// The query's thread: loads everything, and writes the answer.
-fn answer(
-    work: &Work,
-    body: &[u8],
-    reader: &Reader,
-    shown: &Shown,
-) -> Result<Vec<u8>, PrometheusError> {
+fn answer(work: &Work, body: &[u8], shown: &Shown) -> Result<Vec<u8>, PrometheusError> {
     let queries = parsed(body, shown)?;
-    let results = load(work, &queries, reader)?;
+    let results = load(work, queries)?;
     response::samples(results).map_err(|error| PromqlError::Execution(error.to_string()).into())
 }
 
@@ -89,8 +85,8 @@ fn parsed(body: &[u8], shown: &Shown) -> Result<Vec<SelectorRequest>, Prometheus
         format!(
             "{{{}}} ({}, {}]",
             matchers.join(", "),
-            query.after_ms,
-            query.to_ms
+            query.after_ms(),
+            query.to_ms()
         )
     };
     let queries: Vec<String> = requests.iter().map(query).collect();
@@ -99,22 +95,36 @@ fn parsed(body: &[u8], shown: &Shown) -> Result<Vec<SelectorRequest>, Prometheus
 }
 
 /// The series of each query, ordered by their labels; without those that have no samples.
-fn load(
-    work: &Work,
-    queries: &[SelectorRequest],
-    reader: &Reader,
-) -> Result<Vec<Vec<Found>>, PrometheusError> {
-    let (loaded, _) = work.select(queries, reader)?;
-    let found = |series: SelectedSeries| match series.data {
-        SeriesData::Samples(samples) if !samples.is_empty() => Some((series.labels, samples)),
-        _ => None,
-    };
-    let sorted = |series: Vec<SelectedSeries>| {
-        let mut all: Vec<Found> = series.into_iter().filter_map(found).collect();
-        all.sort_by(|(a, _), (b, _)| a.cmp(b));
-        all
-    };
-    Ok(loaded.into_iter().map(sorted).collect())
+fn load(work: &Work, queries: Vec<SelectorRequest>) -> Result<Vec<Vec<Found>>, PrometheusError> {
+    let places = 0..queries.len();
+    let mut source = work.find(queries, Cost::default())?;
+    let mut left = work.settings.samples_max;
+    let mut all = vec![];
+    for query in places {
+        let mut series: Vec<Found> = vec![];
+        // Of the series whose stretches arrive.
+        let mut open: Vec<Found> = vec![];
+        while let Some(part) = source.read(query)? {
+            for (i, found) in part.series.into_iter().enumerate() {
+                let SeriesData::Samples(mut samples) = found.data else {
+                    continue;
+                };
+                let rest = left.checked_sub(samples.len());
+                left = rest.ok_or_else(PromqlError::too_many_samples)?;
+                match open.get_mut(i) {
+                    Some((_, all)) => all.append(&mut samples),
+                    None => open.push((found.labels, samples)),
+                }
+            }
+            if part.until_ms == Part::WHOLE {
+                series.append(&mut open);
+            }
+        }
+        series.retain(|(_, samples)| !samples.is_empty());
+        series.sort_by(|(a, _), (b, _)| a.cmp(b));
+        all.push(series);
+    }
+    Ok(all)
 }
 
 fn answered(kind: &'static str, body: Body) -> Response {

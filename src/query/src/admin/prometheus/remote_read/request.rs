@@ -119,12 +119,7 @@ fn parse_query(message: &[u8], total: &mut Counted) -> Result<SelectorRequest, R
     }
     let after_ms = start_ms.clamp(-TIME_MS_MAX, TIME_MS_MAX) - 1;
     let to_ms = end_ms.clamp(-TIME_MS_MAX, TIME_MS_MAX);
-    Ok(SelectorRequest {
-        matchers,
-        after_ms,
-        to_ms,
-        windows: None,
-    })
+    Ok(SelectorRequest::of_samples(matchers, after_ms, to_ms))
 }
 
 fn parse_matcher(message: &[u8], total: &mut Counted) -> Result<Matcher, RequestError> {
@@ -205,13 +200,16 @@ mod tests {
         let [first, second] = &request.queries[..] else {
             panic!("{request:?}")
         };
-        assert_eq!((first.after_ms, first.to_ms, first.windows), (-6, 7, None));
+        assert_eq!(
+            (first.after_ms(), first.to_ms(), first.is_summarised),
+            (-6, 7, false)
+        );
         let shown: Vec<String> = first.matchers.iter().map(ToString::to_string).collect();
         assert_eq!(
             shown,
             [r#"a="1""#, r#"b!="2""#, r#"c=~"3.*""#, r#"d!~"4|5""#]
         );
-        assert!(second.matchers.is_empty() && second.after_ms < second.to_ms);
+        assert!(second.matchers.is_empty() && second.after_ms() < second.to_ms());
         assert_eq!(parse(&[]).unwrap().queries.len(), 0);
     }
 
