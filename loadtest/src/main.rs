@@ -19,6 +19,7 @@ mod pair;
 mod parts;
 mod plan;
 mod plot;
+mod promql;
 mod reads;
 mod record;
 mod render;
@@ -75,13 +76,33 @@ enum Command {
         #[arg(long, default_value = "")]
         note: String,
     },
-    /// Fill MongoDB with a month of readings in four layouts, and measure queries; exit code 1 if
-    /// answers differ
+    /// Fill MongoDB with a month of readings in four layouts, and measure queries; with --promql,
+    /// compare PromQL with Prometheus and VictoriaMetrics; exit code 1 if answers differ
     Reads {
         #[command(flatten)]
         common: Common,
+        /// Only the comparison of PromQL
+        #[arg(long)]
+        promql: bool,
         /// Number of sensors, each with one reading per minute
         #[arg(long, default_value_t = 1000)]
+        sensors: u32,
+        /// Number of days
+        #[arg(long, default_value_t = 30)]
+        days: i64,
+        /// Add the result to loadtest/RESULTS.md
+        #[arg(long)]
+        record: bool,
+        /// A note for the record, for instance what was changed
+        #[arg(long, default_value = "")]
+        note: String,
+    },
+    /// Measure cheap PromQL queries beside four viewers who repeat an expensive one
+    Starve {
+        #[command(flatten)]
+        common: Common,
+        /// Number of sensors, each with one reading per minute
+        #[arg(long, default_value_t = 300)]
         sensors: u32,
         /// Number of days
         #[arg(long, default_value_t = 30)]
@@ -206,11 +227,27 @@ async fn command(command: Command) -> Result<bool, Failure> {
         } => run_comparison(common, &only, record, &note).await,
         Command::Reads {
             common,
+            promql: true,
+            sensors,
+            days,
+            record,
+            note,
+        } => run_promql(&common, (sensors, days), record, &note).await,
+        Command::Reads {
+            common,
+            promql: false,
             sensors,
             days,
             record,
             note,
         } => run_reads(common, sensors, days, record, &note).await,
+        Command::Starve {
+            common,
+            sensors,
+            days,
+            record,
+            note,
+        } => run_starve(&common, (sensors, days), record, &note).await,
         Command::Soak {
             common,
             mode,
@@ -327,6 +364,55 @@ async fn run_reads(
         record::append(&machine, common.short, note, &lines)?;
     }
     Ok(reads.sound())
+}
+
+fn promql_options(common: &Common, (sensors, days): (u32, i64)) -> promql::Options {
+    let (sensors, days) = if common.short {
+        (40, 3)
+    } else {
+        (sensors, days)
+    };
+    promql::Options {
+        binary: common.binary.clone(),
+        settings: common.settings.iter().cloned().collect(),
+        sensors,
+        days,
+        short: common.short,
+    }
+}
+
+async fn run_promql(
+    common: &Common,
+    size: (u32, i64),
+    record: bool,
+    note: &str,
+) -> Result<bool, Failure> {
+    let machine = record::Machine::now();
+    let report = promql::run(&promql_options(common, size)).await?;
+    let lines = report.markdown();
+    lines.iter().for_each(|line| print_line(line));
+    save(&common.out, "promql", &report)?;
+    if record {
+        record::append(&machine, common.short, note, &lines)?;
+    }
+    Ok(report.sound())
+}
+
+async fn run_starve(
+    common: &Common,
+    size: (u32, i64),
+    record: bool,
+    note: &str,
+) -> Result<bool, Failure> {
+    let machine = record::Machine::now();
+    let starved = promql::starve::run(&promql_options(common, size)).await?;
+    let lines = starved.markdown();
+    lines.iter().for_each(|line| print_line(line));
+    save(&common.out, "starve", &starved)?;
+    if record {
+        record::append(&machine, common.short, note, &lines)?;
+    }
+    Ok(true)
 }
 
 async fn run_soak(
