@@ -149,8 +149,13 @@ impl Rig {
                         .and_then(|n| n.as_i64().or(n.as_i32().map(i64::from)))
                         .unwrap_or(0)
                 };
-                let is_data =
-                    ["sensor_buckets", "sensor_readings", "sensor_days"].contains(&&*collection);
+                let is_data = [
+                    "sensor_buckets",
+                    "sensor_readings",
+                    "sensor_days",
+                    "sensor_columns",
+                ]
+                .contains(&&*collection);
                 let op = record.get_str("op").unwrap_or_default();
                 // Not those of upkeep, which are about no sensor.
                 if is_data
@@ -406,4 +411,179 @@ fn whole_days_are_read_without_hours_in_bucket_mode() {
 #[test]
 fn whole_days_are_read_without_hours_in_timeseries_mode() {
     days("timeseries");
+}
+
+/// A sensor that reports every ten minutes for 30 days, but not on the tenth.
+fn columns(mode: &str) {
+    const DAYS: i64 = 30;
+    let rig = Rig::start(
+        mode,
+        "columns.enabled = true\n[rollup]\nlate = \"300ms\"\nsettle = \"1s\"\n",
+    );
+    let base = today() - (DAYS + 2) * DAY;
+    let times = || {
+        let all = (0..DAYS * 144).map(move |n| base + n * 10 * MINUTE + 7 * MINUTE);
+        all.filter(move |ts| (ts - base) / DAY != 10)
+    };
+    rig.post("a", times());
+    rig.service
+        .wait_settled(((DAYS - 1) * 144) as u64, PATIENCE);
+    let columns_are_stored = || {
+        wait_until("the columns are stored", PATIENCE, || {
+            let count = |name: &'static str| {
+                rig.run(|db| async move {
+                    db.collection::<Document>(name)
+                        .count_documents(doc! {})
+                        .await
+                })
+            };
+            (count("sensor_columns") >= (DAYS - 1) as u64 && count("rollup_pending") == 0)
+                .then_some(())
+        });
+    };
+    columns_are_stored();
+    let wanted = |late: Option<i64>, end_ms: i64| -> f64 {
+        let all = times().chain(late);
+        let newest = all.filter(|ts| *ts <= end_ms && *ts > end_ms - 20 * MINUTE);
+        newest
+            .max()
+            .map_or(f64::NAN, |ts| (ts.div_euclid(MINUTE) % 60 + 1) as f64)
+    };
+    let month = (base + DAY, base + (DAYS + 1) * DAY, HOUR);
+    let query = "last_over_time(temp{sensor_id=\"a\"}[20m])";
+    let check = |values: &[(i64, f64)], late: Option<i64>| {
+        let mut steps = (0..=DAYS * 24).map(|n| base + DAY + n * HOUR);
+        let expected = steps
+            .by_ref()
+            .map(|at| (at, wanted(late, at)))
+            .filter(|(_, value)| !value.is_nan());
+        assert_eq!(values, expected.collect::<Vec<_>>());
+    };
+    let (found, values) = rig.recorded(query, month);
+    check(&values, None);
+    assert_eq!(returned(&found, "sensor_columns"), DAYS - 1, "{found:?}");
+    let read: i64 = with_readings(&found).iter().map(|r| r.returned).sum();
+    assert_eq!(read, 0, "{found:?}");
+
+    // A late reading counts before its day is computed again, and afterwards.
+    let late = base + 12 * DAY + 5 * HOUR + 59 * MINUTE;
+    rig.post("a", std::iter::once(late));
+    for _ in 0..20 {
+        check(&rig.range(query, month), Some(late));
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    columns_are_stored();
+    let (found, values) = rig.recorded(query, month);
+    check(&values, Some(late));
+    let read: i64 = with_readings(&found).iter().map(|r| r.returned).sum();
+    assert_eq!(read, 0, "{found:?}");
+}
+
+#[test]
+fn days_in_columns_are_read_without_pages_in_bucket_mode() {
+    columns("bucket");
+}
+
+#[test]
+fn days_in_columns_are_read_without_pages_in_timeseries_mode() {
+    columns("timeseries");
+}
+
+/// Readings of four days with everything that makes a day special: silent days, several values in a
+/// millisecond, fields of changing kinds, late readings whose day waits to be computed.
+fn random_readings(rng: &mut fastrand::Rng, base: i64, count: usize) -> String {
+    let mut lines = String::new();
+    for _ in 0..count {
+        let sensor = rng.usize(0..5);
+        let day = rng.i64(0..4);
+        // Some sensors are silent on some days.
+        if (sensor as i64 + day) % 4 == 3 {
+            continue;
+        }
+        let ts = base + day * DAY + rng.i64(0..DAY / MINUTE / 5) * 5 * MINUTE;
+        let temp = match rng.u8(0..6) {
+            0 => "true".to_owned(),
+            1 => "\"broken\"".to_owned(),
+            2 => rng.i32(-5..5).to_string(),
+            _ => format!("{:?}", f64::from(rng.i32(-50..50)) / 4.0),
+        };
+        let other = match rng.bool() {
+            true => format!(",\"n_total\":{}", rng.u32(0..1000)),
+            false => String::new(),
+        };
+        lines += &format!(
+            "{{\"sensor_id\":\"S{sensor}\",\"ts\":{ts},\"values\":{{\"temp\":{temp}{other}}},\"tags\":{{\"s\":\"{}\"}}}}\n",
+            sensor % 2
+        );
+    }
+    lines
+}
+
+/// The answers with and without columns are the same, whatever is in memory, stored or late.
+fn same_answers(mode: &str) {
+    let rig = Rig::start(
+        mode,
+        "columns.enabled = true\n[rollup]\nlate = \"2s\"\nsettle = \"1s\"\n",
+    );
+    let base = today() - 5 * DAY;
+    let text = format!("store.mode = \"{mode}\"\nlog.level = \"warn\"\n");
+    let settings = [
+        ("STORE__URI", &*Mongod::shared().uri()),
+        ("STORE__DATABASE", &*rig.database),
+    ];
+    let without = Service::start(&text, &settings);
+    wait_until("the other instance is prepared", PATIENCE, || {
+        let (_, text) = without.get_admin("/readyz")?;
+        let ready: Value = serde_json::from_str(&text).ok()?;
+        (!ready["mode"].is_null()).then_some(())
+    });
+    let mut rng = fastrand::Rng::with_seed(11);
+    for round in 0..4 {
+        let body = random_readings(&mut rng, base, if round == 0 { 6000 } else { 200 });
+        let posted = rig
+            .service
+            .post("/v1/readings", "application/x-ndjson", body.as_bytes());
+        assert_eq!(posted.unwrap().0, 200);
+        // The other instance sees what is stored.
+        rig.service.wait_settled(1, PATIENCE);
+        for n in 0..40 {
+            let query = [
+                "temp",
+                "rate(n_total[17m])",
+                "quantile_over_time(0.7, temp[3h])",
+                "sum by (s) ({__name__=~\"temp|n_total\"})",
+                "temp{sensor_id=\"S3\"} > 0",
+            ][n % 5];
+            let start = base + rng.i64(0..3 * 24) * HOUR;
+            let step = rng.i64(7..120) * MINUTE;
+            let path = format!(
+                "/prometheus/api/v1/query_range?query={}&start={}&end={}&step={}",
+                escaped(query),
+                start / 1000,
+                (start + rng.i64(1..60) * HOUR) / 1000,
+                step / 1000,
+            );
+            let ask = |service: &Service| {
+                let (status, text) = service.get_admin(&path).unwrap();
+                assert_eq!(status, 200, "{text}");
+                serde_json::from_str::<Value>(&text).unwrap()["data"].take()
+            };
+            assert_eq!(ask(&rig.service), ask(&without), "round {round}: {path}");
+        }
+    }
+    let columns = rig.run(|db| async move {
+        let columns = db.collection::<Document>("sensor_columns");
+        columns.count_documents(doc! {}).await
+    });
+    assert!(columns > 10, "{columns} days in columns");
+}
+
+#[test]
+fn answers_with_columns_are_those_of_the_pages_in_bucket_mode() {
+    same_answers("bucket");
+}
+
+#[test]
+fn answers_with_columns_are_those_of_the_pages_in_timeseries_mode() {
+    same_answers("timeseries");
 }

@@ -12,6 +12,8 @@ use model::Span;
 const PAGE: u64 = 1000;
 /// The summary of an hour, of all its fields.
 const SUMMARY: u64 = 120;
+/// An hour of a day in columns.
+const COLUMNS: u64 = 40;
 /// A sample that a window is computed over.
 const SAMPLE: u64 = 1;
 /// A step: a point in memory and in the answer.
@@ -20,6 +22,15 @@ const STEP: u64 = 2;
 const LIGHT_MAX: u64 = 2000 * PAGE;
 /// Readings of a sensor, in ms.
 const INTERVAL_MS: i64 = 60_000;
+
+/// Where the series of a selector are read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// Their windows are answered from summaries.
+    Summaries,
+    /// Their samples are read: from columns before this time (ms since 1970), then from pages.
+    Samples { columns_until_ms: i64 },
+}
 
 /// An estimate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
@@ -31,23 +42,29 @@ impl Cost {
         Cost(steps.saturating_mul(STEP))
     }
 
-    /// Of a selector with so many sensors and series; `is_summarised`: its windows are answered
-    /// from summaries.
+    /// Of a selector with so many sensors and series.
     pub(crate) fn of_selector(
         request: &SelectorRequest,
         (sensors, series): (usize, usize),
-        is_summarised: bool,
+        source: Source,
         span: Span,
     ) -> Cost {
         let windows = &request.windows;
         let span_ms = span.ms();
-        let whole_ms = request.to_ms().saturating_sub(request.after_ms()).max(0);
-        let hours = (whole_ms / span_ms) as u64 + 1;
-        let of_hour = if is_summarised { SUMMARY } else { PAGE };
-        let read = (sensors as u64).saturating_mul(hours.saturating_mul(of_hour));
-        let in_window = match is_summarised {
-            true => (windows.range_ms / span_ms) as u64,
-            false => (windows.range_ms / INTERVAL_MS) as u64,
+        let hours = |from_ms: i64, to_ms: i64| (to_ms.saturating_sub(from_ms) / span_ms) as u64;
+        let (from_ms, to_ms) = (request.after_ms(), request.to_ms().max(request.after_ms()));
+        let of_sensor = match source {
+            Source::Summaries => (hours(from_ms, to_ms) + 1).saturating_mul(SUMMARY),
+            Source::Samples { columns_until_ms } => {
+                let cut_ms = columns_until_ms.clamp(from_ms, to_ms);
+                let of_pages = (hours(cut_ms, to_ms) + 1).saturating_mul(PAGE);
+                of_pages.saturating_add(hours(from_ms, cut_ms).saturating_mul(COLUMNS))
+            }
+        };
+        let read = (sensors as u64).saturating_mul(of_sensor);
+        let in_window = match source {
+            Source::Summaries => hours(0, windows.range_ms),
+            Source::Samples { .. } => (windows.range_ms / INTERVAL_MS) as u64,
         };
         let of_step = STEP + in_window.saturating_mul(SAMPLE) / 16;
         let steps = (series as u64).saturating_mul(windows.steps as u64);
@@ -83,9 +100,14 @@ mod tests {
         };
         let requests = requests(&parse(text).unwrap(), time);
         let each = requests.iter().map(|request| {
-            let is_summarised =
-                request.is_summarised && request.windows.range_ms >= Span::HOUR.ms();
-            Cost::of_selector(request, (sensors, sensors), is_summarised, Span::HOUR)
+            let source = match request.is_summarised && request.windows.range_ms >= Span::HOUR.ms()
+            {
+                true => Source::Summaries,
+                false => Source::Samples {
+                    columns_until_ms: i64::MIN,
+                },
+            };
+            Cost::of_selector(request, (sensors, sensors), source, Span::HOUR)
         });
         each.fold(Cost::default(), Cost::plus).is_heavy()
     }

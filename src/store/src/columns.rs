@@ -17,10 +17,11 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use columns::{DayHours, Part};
-use model::{Day, Rows, SensorId, Span};
+use columns::{DayHours, Decoded, Part};
+use model::{Day, Rows, Sample, SensorId, Span};
 
 use super::days::{DayWritten, SensorDay};
+use super::samples::number;
 use super::{BoxFuture, StoreError, StoreErrorKind};
 
 /// A day whose parts have more bytes stays in its pages.
@@ -172,6 +173,56 @@ pub trait ColumnStore: Send + Sync {
     ) -> BoxFuture<'a, Result<OfSensors<StoredHours>, StoreError>>;
 }
 
+impl StoredColumns {
+    /// The readings between two times (ms since 1970), of the fields that `wants` names.
+    fn decode(
+        &self,
+        within_ms: &Range<i64>,
+        wants: impl Fn(&str) -> bool,
+    ) -> impl Iterator<Item = Result<Decoded<'_>, StoreError>> {
+        let damaged = |error| StoreError::NotApplied {
+            kind: StoreErrorKind::Command,
+            detail: format!("the columns of {} are damaged: {error}", self.sensor_id),
+        };
+        let parts = self.parts.iter();
+        parts.map(move |part| {
+            let decoded = part.decode_range(within_ms.start, within_ms.end, &wants);
+            decoded.map_err(damaged)
+        })
+    }
+
+    /// The samples of each of these fields between two times (ms since 1970, end exclusive), ordered
+    /// by time. Of a millisecond with several values the last one, in the order of readings.
+    ///
+    /// # Errors
+    /// A part is damaged.
+    pub fn samples(
+        &self,
+        fields: &[&str],
+        within_ms: Range<i64>,
+    ) -> Result<Vec<Vec<Sample>>, StoreError> {
+        let mut all = vec![vec![]; fields.len()];
+        for decoded in self.decode(&within_ms, |name| fields.contains(&name)) {
+            let decoded = decoded?;
+            for (field, samples) in fields.iter().zip(&mut all) {
+                for (ts_ms, value) in decoded.values(field) {
+                    let Some(value) = number(value) else {
+                        continue;
+                    };
+                    match samples.last_mut() {
+                        Some(Sample {
+                            ts_ms: last_ms,
+                            value: last,
+                        }) if *last_ms == ts_ms => *last = value,
+                        _ => samples.push(Sample { ts_ms, value }),
+                    }
+                }
+            }
+        }
+        Ok(all)
+    }
+}
+
 /// The readings that columns have of a sensor and day between two times (ms since 1970, end
 /// exclusive).
 ///
@@ -186,13 +237,8 @@ pub(crate) async fn readings_of(
     let mut rows = Rows::default();
     let query = ColumnsQuery::of_day(sensor_id, day);
     for found in columns.columns_of(&query).await?.days {
-        for part in &found.parts {
-            let decoded = part.decode_range(within_ms.start, within_ms.end, |_| true);
-            let decoded = decoded.map_err(|error| StoreError::NotApplied {
-                kind: StoreErrorKind::Command,
-                detail: format!("the columns of {sensor_id} are damaged: {error}"),
-            })?;
-            rows.append(&decoded.rows());
+        for decoded in found.decode(&within_ms, |_| true) {
+            rows.append(&decoded?.rows());
         }
     }
     Ok(rows)

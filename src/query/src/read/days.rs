@@ -1,6 +1,6 @@
 //! Days of a sensor: stored ones, and those that may have changed since, computed from their hours.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::hours::{Hour, Hours};
 use super::{QueryResult, ReadError, ReadService};
@@ -9,7 +9,7 @@ use pipeline::route::shard_of;
 use store::days::{DayQuery, MarkQuery, MarksOf};
 
 /// Marks of one sensor that are read: days whose hours are then read.
-pub(super) const MARKS_MAX: usize = 10_000;
+const MARKS_MAX: usize = 10_000;
 
 /// Summaries by day; without days that have no readings.
 pub(crate) type DailyHours = BTreeMap<Day, Hour>;
@@ -38,6 +38,43 @@ impl ReadService {
     ) -> Result<QueryResult<DailyHours>, ReadError> {
         self.within(self.gather_days(sensor_id.into(), from_ms, to_ms))
             .await
+    }
+
+    /// For each sensor those of these days whose documents may be older than its readings: the pending
+    /// ones, those of the buckets in `held`, which have rows in memory, and those that an instance has
+    /// marked. `None`: too many are marked. The rows in memory must have been asked for before.
+    pub(super) async fn changed_days(
+        &self,
+        sensor_ids: &[SensorId],
+        held: impl Iterator<Item = impl Iterator<Item = BucketStart>>,
+        days: &[Day],
+    ) -> Result<Option<Vec<BTreeSet<Day>>>, ReadError> {
+        let Some(store) = self.store.days() else {
+            return Ok(None);
+        };
+        let mut changed: Vec<BTreeSet<Day>> = vec![];
+        for (sensor_id, held) in sensor_ids.iter().zip(held) {
+            let shard = shard_of(stable_hash(sensor_id), self.rollups.len());
+            let pending = self.rollups[shard].pending(sensor_id, days.iter().copied());
+            let held = held.map(|start| self.zone.day(start.0));
+            changed.push(pending.into_iter().chain(held).collect());
+        }
+        let marks = MarkQuery {
+            of: MarksOf::Sensors(sensor_ids.to_vec()),
+            after: None,
+            limit: MARKS_MAX,
+        };
+        let marks = store.day_marks(&marks).await?;
+        if marks.len() >= MARKS_MAX {
+            return Ok(None);
+        }
+        let place: BTreeMap<&SensorId, usize> = sensor_ids.iter().zip(0..).collect();
+        for mark in marks {
+            if let Some(i) = place.get(&mark.sensor_id) {
+                changed[*i].insert(self.zone.day(mark.day_ms));
+            }
+        }
+        Ok(Some(changed))
     }
 
     async fn gather_days(

@@ -36,6 +36,7 @@
 //! an error, never an unlimited wait.
 
 pub mod catalog;
+mod columns;
 pub mod days;
 pub mod fleet;
 pub mod hours;

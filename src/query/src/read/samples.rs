@@ -1,9 +1,12 @@
-//! The samples of many sensors, from memory, pages and measurements, a sensor or a stretch of one at
-//! a time.
+//! The samples of many sensors, from memory, columns, pages and measurements, a sensor or a stretch of
+//! one at a time.
 //!
 //! Sensors are read in groups, each in the order that makes the answer complete ([`super`]): first
-//! their rows in memory, then, with one command, what is stored. Stored samples come in columns,
-//! without the readings around them. Three things need whole readings:
+//! their rows in memory, then the columns of days that are over ([`super::columns`]), then, for the
+//! gaps between these days, pages and measurements. The sensors with the same single gap, which is
+//! mostly the open day, are read with one command; a sensor with several gaps is a group of its own.
+//!
+//! Stored samples come in columns, without the readings around them. Three things need whole readings:
 //! - a bucket with rows in memory: its stored part is read whole, and [`super::merge`] decides which
 //!   of the rows are stored;
 //! - a bucket in which one millisecond has several values of a field: their order is that of whole
@@ -12,20 +15,24 @@
 //!
 //! The buckets of the last two are rare, and are read one sensor at a time.
 //!
-//! **Limits.** In memory are the rows of a group's sensors in the shards, a few batches of the
-//! cursor, and the samples of a batch's sensors, or of a stretch of a long one.
+//! **Limits.** In memory are the rows of a group's sensors in the shards, the encoded columns of its
+//! days (at most one answer of the store), a few batches of the cursor, and the samples of a batch's
+//! sensors, or of a stretch of a long one.
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 
+use super::columns::ColumnedDays;
 use super::merge::{MergedReadings, ReadingMerge, Window};
 use super::series::{Missing, Parts, SelectError, Wanted};
 use super::{ReadError, ReadService};
 use crate::promql::{Part, Sample, SelectedSeries, SeriesData};
-use model::{BucketKey, BucketStart, Rows, SensorId, Span};
+use model::{BucketKey, BucketStart, Day, Rows, SensorId, Span};
 use pipeline::accumulate::UnstoredBucket;
 use pipeline::accumulate::state::snapshot::UnstoredRows;
+use store::StoreError;
+use store::columns::StoredColumns;
 use store::reading::MeasurementResults;
 use store::samples::{SampleQuery, SampleStream, SensorSamples, number};
 
@@ -33,6 +40,10 @@ use store::samples::{SampleQuery, SampleStream, SensorSamples, number};
 const SENSORS_AT_ONCE: usize = 500;
 /// Readings in one step of a sensor that is read alone.
 const STEP: usize = 10_000;
+/// Samples of days in columns in one stretch.
+const STRETCH: usize = 50_000;
+/// Gaps between the days in columns of a sensor that are read separately.
+const GAPS_MAX: usize = 16;
 /// Readings of one bucket that are merged with rows in memory at once.
 const MERGED_MAX: usize = 4_000_000;
 
@@ -45,31 +56,219 @@ struct Asked {
     open: VecDeque<UnstoredBucket>,
     /// The rows in memory from this time on are not in `open`.
     cut_ms: i64,
+    /// Days in columns that were not given yet, in order.
+    days: VecDeque<ColumnedDay>,
 }
 
-/// A group of sensors, while it is read.
+/// A day in columns, and the times of its buckets in the range of the query.
+struct ColumnedDay {
+    from_ms: i64,
+    to_ms: i64,
+    columns: StoredColumns,
+}
+
+/// A sensor, its rows in memory and its days in columns.
+type OfSensor = (Wanted, UnstoredRows, ColumnedDays);
+
+/// Sensors with the same gaps between their days in columns, while they are read: several sensors have
+/// at most one gap.
 struct Group<'a> {
     reads: &'a ReadService,
     sensors: HashMap<SensorId, Asked>,
+    /// Reads a gap.
+    query: SampleQuery,
+    /// What is left of the gaps, in order.
+    gaps: VecDeque<(i64, i64)>,
+    /// The end of the gap that is being read.
+    gap_end_ms: i64,
     found: SampleStream<'a>,
+    /// What is given before the next of `found`.
+    giving: Option<Giving>,
+    /// Sensors without gaps that were not given yet.
+    without_gaps: Vec<SensorId>,
     to_ms: i64,
     missing: Missing,
+}
+
+/// The days in columns of a sensor that begin before a time, and the stretch of a gap that follows.
+struct Giving {
+    sensor_id: SensorId,
+    before_ms: i64,
+    then: Option<SensorSamples>,
 }
 
 impl ReadService {
     /// The samples of these series in a time range (ms since 1970, end exclusive).
     pub(super) fn samples_of(&self, wanted: Vec<Wanted>, range: (i64, i64)) -> Parts<'_> {
-        let mut groups = vec![];
+        let mut waiting = VecDeque::new();
         let mut rest = wanted.into_iter().peekable();
         while rest.peek().is_some() {
-            groups.push(rest.by_ref().take(SENSORS_AT_ONCE).collect::<Vec<_>>());
+            waiting.push_back(rest.by_ref().take(SENSORS_AT_ONCE).collect::<Vec<_>>());
         }
-        let parts = move |group| {
-            let begun = stream::once(Group::begin(self, group, range));
-            let parts = |group| stream::try_unfold(group, Group::next);
-            begun.map_ok(parts).try_flatten()
+        let groups = stream::try_unfold(waiting, move |mut waiting| async move {
+            let Some(wanted) = waiting.pop_front() else {
+                return Ok::<_, SelectError>(None);
+            };
+            let (groups, rest) = self.groups(wanted, range).await?;
+            if !rest.is_empty() {
+                waiting.push_front(rest);
+            }
+            Ok(Some((
+                stream::iter(groups).map(Ok::<_, SelectError>),
+                waiting,
+            )))
+        });
+        let parts = |group| stream::try_unfold(group, Group::next);
+        groups.try_flatten().map_ok(parts).try_flatten().boxed()
+    }
+
+    /// Begins to read these sensors, or as many of them as fit into memory. Returns the others.
+    async fn groups(
+        &self,
+        wanted: Vec<Wanted>,
+        range: (i64, i64),
+    ) -> Result<(Vec<Group<'_>>, Vec<Wanted>), SelectError> {
+        let days = self.days_with_columns(range);
+        let sensor_ids: Vec<&SensorId> = wanted.iter().map(|of| &of.sensor_id).collect();
+        // Whole days, so that a day that is used has no row in memory.
+        let from_ms = days
+            .first()
+            .map_or(range.0, |day| day.start_ms.min(range.0));
+        let to_ms = days.last().map_or(range.1, |day| day.end_ms.max(range.1));
+        let views = self.views(&sensor_ids, from_ms, to_ms).await?;
+        let missing = Missing {
+            recent: !views.complete || views.answer.iter().any(|view| view.cut_ms.is_some()),
+            ..Missing::default()
         };
-        stream::iter(groups).flat_map(parts).boxed()
+        let views = views.answer;
+        let (columned, rest) = self.columned_days(&wanted, &views, &days).await?;
+        let mut later = vec![];
+        let mut by_gaps: BTreeMap<Vec<(i64, i64)>, Vec<OfSensor>> = BTreeMap::new();
+        for ((wanted, view), mut columned) in wanted.into_iter().zip(views).zip(columned) {
+            if rest.contains(&wanted.sensor_id) {
+                later.push(wanted);
+                continue;
+            }
+            let mut gaps = self.gaps(&columned, range);
+            if gaps.len() > GAPS_MAX {
+                columned.clear();
+                gaps = vec![range];
+            }
+            by_gaps
+                .entry(gaps)
+                .or_default()
+                .push((wanted, view, columned));
+        }
+        let mut groups = vec![];
+        for (gaps, sensors) in by_gaps {
+            match gaps.len() {
+                0 | 1 => groups.push(self.begin(sensors, gaps.into(), range, missing)),
+                _ => groups.extend(
+                    sensors
+                        .into_iter()
+                        .map(|one| self.begin(vec![one], gaps.clone().into(), range, missing)),
+                ),
+            }
+        }
+        Ok((groups, later))
+    }
+
+    /// The times of a day's buckets within a range.
+    fn buckets_of(&self, day: Day, (from_ms, to_ms): (i64, i64)) -> (i64, i64) {
+        let first = |ts_ms: i64| self.span().end(self.span().floor(ts_ms - 1));
+        (
+            first(day.start_ms).max(from_ms),
+            first(day.end_ms).min(to_ms),
+        )
+    }
+
+    /// The times of a range that no day in columns covers.
+    fn gaps(&self, days: &ColumnedDays, range: (i64, i64)) -> Vec<(i64, i64)> {
+        let mut gaps = vec![];
+        let mut at_ms = range.0;
+        for day in days.keys() {
+            let (from_ms, to_ms) = self.buckets_of(*day, range);
+            if at_ms < from_ms {
+                gaps.push((at_ms, from_ms));
+            }
+            at_ms = to_ms.max(at_ms);
+        }
+        if at_ms < range.1 {
+            gaps.push((at_ms, range.1));
+        }
+        gaps
+    }
+
+    fn begin(
+        &self,
+        sensors: Vec<OfSensor>,
+        gaps: VecDeque<(i64, i64)>,
+        range: (i64, i64),
+        missing: Missing,
+    ) -> Group<'_> {
+        let names = sensors.iter().flat_map(|(wanted, ..)| &wanted.fields);
+        let names: BTreeSet<&str> = names.map(|(name, _)| name.as_str()).collect();
+        let fields: Vec<String> = names.into_iter().map(ToOwned::to_owned).collect();
+        let mut query = SampleQuery {
+            sensor_ids: sensors
+                .iter()
+                .map(|(of, ..)| of.sensor_id.clone())
+                .collect(),
+            fields,
+            from_ms: range.0,
+            to_ms: range.0,
+            span: self.span(),
+            whole: BTreeSet::new(),
+            is_narrow: sensors.iter().all(|(wanted, ..)| wanted.is_narrow),
+        };
+        let mut asked = HashMap::new();
+        for (wanted, view, columned) in sensors {
+            let sensor_id = wanted.sensor_id.clone();
+            let place = |name: &String| query.fields.binary_search(name).unwrap_or(0);
+            let places = wanted.fields.iter().map(|(name, _)| place(name)).collect();
+            let cut_ms = view.cut_ms.map_or(i64::MAX, |cut| self.span().floor(cut).0);
+            let is_in = |of: &UnstoredBucket| {
+                let start = of.start();
+                start.0 < range.1 && self.span().end(start) > range.0
+            };
+            let open: VecDeque<UnstoredBucket> = view.buckets.into_iter().filter(is_in).collect();
+            query.whole.extend(open.iter().map(|bucket| BucketKey {
+                sensor_id: sensor_id.clone(),
+                start: bucket.start(),
+            }));
+            let day = |(day, columns)| {
+                let (from_ms, to_ms) = self.buckets_of(day, range);
+                ColumnedDay {
+                    from_ms,
+                    to_ms,
+                    columns,
+                }
+            };
+            let asked_of = Asked {
+                wanted,
+                places,
+                open,
+                cut_ms,
+                days: columned.into_iter().map(day).collect(),
+            };
+            asked.insert(sensor_id, asked_of);
+        }
+        let without_gaps = match gaps.is_empty() {
+            true => asked.keys().cloned().collect(),
+            false => vec![],
+        };
+        Group {
+            reads: self,
+            sensors: asked,
+            query,
+            gaps,
+            gap_end_ms: range.0,
+            found: stream::empty().boxed(),
+            giving: None,
+            without_gaps,
+            to_ms: range.1,
+            missing,
+        }
     }
 
     /// The values of fields of one sensor in a time range (end exclusive), each reading's; and the
@@ -106,76 +305,97 @@ impl ReadService {
 }
 
 impl<'a> Group<'a> {
-    async fn begin(
-        reads: &'a ReadService,
-        wanted: Vec<Wanted>,
-        (from_ms, to_ms): (i64, i64),
-    ) -> Result<Group<'a>, SelectError> {
-        let sensor_ids: Vec<&SensorId> = wanted.iter().map(|of| &of.sensor_id).collect();
-        let views = reads.views(&sensor_ids, from_ms, to_ms).await?;
-        let names = wanted.iter().flat_map(|of| &of.fields);
-        let names: BTreeSet<&str> = names.map(|(name, _)| name.as_str()).collect();
-        let places: HashMap<&str, usize> = names.iter().copied().zip(0..).collect();
-        let places: Vec<Vec<usize>> = wanted
-            .iter()
-            .map(|of| of.fields.iter().map(|(name, _)| places[name.as_str()]))
-            .map(Iterator::collect)
-            .collect();
-        let mut query = SampleQuery {
-            sensor_ids: sensor_ids.into_iter().cloned().collect(),
-            fields: names.into_iter().map(ToOwned::to_owned).collect(),
-            from_ms,
-            to_ms,
-            span: reads.span(),
-            whole: BTreeSet::new(),
-            is_narrow: wanted.iter().all(|of| of.is_narrow),
-        };
-        let mut missing = Missing {
-            recent: !views.complete,
-            ..Missing::default()
-        };
-        let mut sensors = HashMap::new();
-        for ((wanted, places), view) in wanted.into_iter().zip(places).zip(views.answer) {
-            let sensor_id = wanted.sensor_id.clone();
-            missing.recent |= view.cut_ms.is_some();
-            let cut_ms = view
-                .cut_ms
-                .map_or(i64::MAX, |cut| reads.span().floor(cut).0);
-            let open: VecDeque<UnstoredBucket> = view.buckets.into();
-            query.whole.extend(open.iter().map(|bucket| BucketKey {
-                sensor_id: sensor_id.clone(),
-                start: bucket.start(),
-            }));
-            let asked = Asked {
-                wanted,
-                places,
-                open,
-                cut_ms,
-            };
-            sensors.insert(sensor_id, asked);
-        }
-        Ok(Group {
-            found: reads.store.samples(query),
-            reads,
-            sensors,
-            to_ms,
-            missing,
-        })
-    }
-
     async fn next(mut self) -> Result<Option<((Part, Missing), Group<'a>)>, SelectError> {
-        while let Some(found) = self.found.try_next().await.map_err(ReadError::from)? {
-            if let Some(asked) = self.sensors.get_mut(&found.sensor_id) {
-                let (part, missing) = asked.part(self.reads, found, self.to_ms).await?;
-                let missing = missing.and(self.missing);
-                return Ok(Some(((part, missing), self)));
+        loop {
+            if let Some(mut giving) = self.giving.take() {
+                let Some(asked) = self.sensors.get_mut(&giving.sensor_id) else {
+                    continue;
+                };
+                let days = asked.next_days(giving.before_ms, self.query.fields.len());
+                let stretch = match days.map_err(ReadError::from)? {
+                    Some(days) => {
+                        self.giving = Some(giving);
+                        days
+                    }
+                    None => match giving.then.take() {
+                        None => continue,
+                        Some(stretch) => {
+                            if stretch.until_ms == self.gap_end_ms {
+                                let next = self.gaps.front();
+                                giving.before_ms = next.map_or(i64::MAX, |gap| gap.0);
+                                self.giving = Some(giving);
+                            }
+                            stretch
+                        }
+                    },
+                };
+                let (part, missing) = asked.part(self.reads, stretch, self.to_ms).await?;
+                return Ok(Some(((part, missing.and(self.missing)), self)));
+            }
+            if let Some(stretch) = self.found.try_next().await.map_err(ReadError::from)? {
+                self.giving = Some(Giving {
+                    sensor_id: stretch.sensor_id.clone(),
+                    before_ms: stretch.from_ms,
+                    then: Some(stretch),
+                });
+            } else if let Some((from_ms, to_ms)) = self.gaps.pop_front() {
+                self.gap_end_ms = to_ms;
+                self.found = self.reads.store.samples(SampleQuery {
+                    from_ms,
+                    to_ms,
+                    ..self.query.clone()
+                });
+            } else if let Some(sensor_id) = self.without_gaps.pop() {
+                self.giving = Some(Giving {
+                    sensor_id,
+                    before_ms: i64::MAX,
+                    then: None,
+                });
+            } else {
+                return Ok(None);
             }
         }
-        Ok(None)
     }
 }
 
 impl Asked {
+    /// The samples of some more days in columns that begin before this time. `fields`: how many the
+    /// query has.
+    fn next_days(
+        &mut self,
+        before_ms: i64,
+        fields: usize,
+    ) -> Result<Option<SensorSamples>, StoreError> {
+        let is_next = |day: &ColumnedDay| day.from_ms < before_ms;
+        let Some(first) = self.days.front().filter(|day| is_next(day)) else {
+            return Ok(None);
+        };
+        let names = self.wanted.fields.iter().map(|(name, _)| name.as_str());
+        let names: Vec<&str> = names.collect();
+        let mut found = SensorSamples {
+            sensor_id: self.wanted.sensor_id.clone(),
+            from_ms: first.from_ms,
+            until_ms: first.from_ms,
+            fields: vec![vec![]; fields],
+            ..SensorSamples::default()
+        };
+        let mut held = 0;
+        // Days without a gap between them.
+        while held < STRETCH
+            && let Some(day) = self.days.front().filter(|day| is_next(day))
+            && day.from_ms == found.until_ms
+        {
+            let samples = day.columns.samples(&names, day.from_ms..day.to_ms)?;
+            for (place, samples) in self.places.iter().zip(samples) {
+                held += samples.len();
+                found.fields[*place].extend(samples);
+            }
+            found.until_ms = day.to_ms;
+            self.days.pop_front();
+        }
+        Ok(Some(found))
+    }
+
     /// The next stretch of the sensor, with its rows in memory.
     async fn part(
         &mut self,

@@ -12,7 +12,7 @@
 //! | source | of which series |
 //! |---|---|
 //! | [`super::windows`]: days, hours, and readings at the edges | functions that summaries answer, windows at least as long as a bucket, and fields that have only had numbers (booleans are in no summary) |
-//! | [`super::samples`]: memory, pages and measurements | all others |
+//! | [`super::samples`]: memory, columns, pages and measurements | all others |
 //!
 //! Another source is a stream of parts beside these two, and a case in `find_series`.
 
@@ -20,7 +20,7 @@ use futures_util::stream::{BoxStream, StreamExt};
 
 use super::selector::{MayRead, SensorLabels, SeriesSelector};
 use super::{ReadError, ReadService};
-use crate::cost::Cost;
+use crate::cost::{Cost, Source};
 use crate::promql::{Labels, Part, PromqlError, SelectorRequest};
 use model::{FieldKinds, SensorId};
 use store::catalog::CatalogEntry;
@@ -82,12 +82,17 @@ pub(crate) struct FoundSeries {
 impl FoundSeries {
     /// What it costs to read them.
     pub(crate) fn cost(&self, reads: &ReadService) -> Cost {
-        let cost = |wanted: &[Wanted], is_summarised| {
+        let cost = |wanted: &[Wanted], source| {
             let series = wanted.iter().map(|of| of.fields.len()).sum();
             let found = (wanted.len(), series);
-            Cost::of_selector(&self.request, found, is_summarised, reads.span())
+            Cost::of_selector(&self.request, found, source, reads.span())
         };
-        cost(&self.by_windows, true).plus(cost(&self.by_samples, false))
+        let range = (self.request.after_ms() + 1, self.request.to_ms() + 1);
+        let columned = reads.days_with_columns(range);
+        let samples = Source::Samples {
+            columns_until_ms: columned.last().map_or(i64::MIN, |day| day.end_ms),
+        };
+        cost(&self.by_windows, Source::Summaries).plus(cost(&self.by_samples, samples))
     }
 }
 

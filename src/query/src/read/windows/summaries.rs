@@ -8,14 +8,13 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use super::{Asked, CONCURRENT, GROUPS, summarised};
 use crate::promql::Labels;
 use crate::promql::windows::Need;
-use crate::read::days::{DailyHours, MARKS_MAX};
+use crate::read::days::DailyHours;
 use crate::read::hours::{Hours, OpenHour};
 use crate::read::series::Wanted;
 use crate::read::{FIELDS_MAX, ReadError, ReadService};
-use model::{BucketKey, BucketStart, Day, SensorId, stable_hash};
+use model::{BucketKey, BucketStart, Day, SensorId};
 use pipeline::accumulate::UnstoredBucket;
-use pipeline::route::shard_of;
-use store::days::{DaysQuery, MarkQuery, MarksOf};
+use store::days::DaysQuery;
 use store::maintain::StoredPage;
 use store::reading::PageQuery;
 use store::summaries::SummaryQuery;
@@ -56,28 +55,13 @@ impl ReadService {
             .enumerate()
             .map(|(i, of)| (&of.sensor_id, i))
             .collect();
-        let mut changed: Vec<BTreeSet<Day>> = vec![];
-        for (sensor, view) in wanted.iter().zip(views) {
-            let shard = shard_of(stable_hash(&sensor.sensor_id), self.rollups.len());
-            let pending = self.rollups[shard].pending(&sensor.sensor_id, all.iter().copied());
-            let held = view.iter().map(|bucket| self.zone.day(bucket.start().0));
-            changed.push(pending.into_iter().chain(held).collect());
-        }
         let sensor_ids: Vec<SensorId> = wanted.iter().map(|of| of.sensor_id.clone()).collect();
-        let marks = MarkQuery {
-            of: MarksOf::Sensors(sensor_ids.clone()),
-            after: None,
-            limit: MARKS_MAX,
-        };
-        let marks = store.day_marks(&marks).await?;
-        if marks.len() >= MARKS_MAX {
+        let held = views
+            .iter()
+            .map(|view| view.iter().map(UnstoredBucket::start));
+        let Some(changed) = self.changed_days(&sensor_ids, held, &all).await? else {
             return Ok((usable, reaches_expired));
-        }
-        for mark in marks {
-            if let Some(i) = place.get(&mark.sensor_id) {
-                changed[*i].insert(self.zone.day(mark.day_ms));
-            }
-        }
+        };
         let mut query = DaysQuery {
             sensor_ids,
             from_ms,
