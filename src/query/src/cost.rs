@@ -52,7 +52,8 @@ impl Cost {
         let windows = &request.windows;
         let span_ms = span.ms();
         let hours = |from_ms: i64, to_ms: i64| (to_ms.saturating_sub(from_ms) / span_ms) as u64;
-        let (from_ms, to_ms) = (request.after_ms(), request.to_ms().max(request.after_ms()));
+        let from_ms = request.after_ms();
+        let to_ms = request.to_ms().max(from_ms);
         let of_sensor = match source {
             Source::Summaries => (hours(from_ms, to_ms) + 1).saturating_mul(SUMMARY),
             Source::Samples { columns_until_ms } => {
