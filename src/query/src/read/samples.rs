@@ -174,7 +174,7 @@ impl ReadService {
     }
 
     /// The times of a day's buckets within a range.
-    fn buckets_of(&self, day: Day, (from_ms, to_ms): (i64, i64)) -> (i64, i64) {
+    pub(super) fn buckets_of(&self, day: Day, (from_ms, to_ms): (i64, i64)) -> (i64, i64) {
         let first = |ts_ms: i64| self.span().end(self.span().floor(ts_ms - 1));
         (
             first(day.start_ms).max(from_ms),

@@ -90,6 +90,25 @@ enum Part {
 }
 
 impl SummarisedBucket {
+    /// A bucket whose samples are loaded, ordered by time; `None` without samples.
+    pub(crate) fn of_samples(
+        (start_ms, end_ms): (i64, i64),
+        samples: Vec<Sample>,
+    ) -> Option<SummarisedBucket> {
+        let values = samples.iter().map(|sample| sample.value);
+        Some(SummarisedBucket {
+            start_ms,
+            end_ms,
+            is_day: false,
+            first_ts_ms: samples.first()?.ts_ms,
+            last_ts_ms: samples.last()?.ts_ms,
+            stats: values.map(WindowStats::of).reduce(WindowStats::merge)?,
+            edge: None,
+            samples: Some(samples),
+            readings_removed: false,
+        })
+    }
+
     fn part(&self, (start, end): (i64, i64)) -> Part {
         let first = self.first_ts_ms;
         let last = self.last_ts_ms;

@@ -8,9 +8,11 @@
 //!    documents of days. A day is used if it is not among the former, has no row in memory, and no
 //!    field needs its hours, or these have all expired (`store.retention`): then the windows that
 //!    cut it get nothing of it;
-//! 3. the hours that no day covers, of all sensors with the same gaps in one request; those with
+//! 3. the columns of days that are over and that no document covers ([`super::columns`]): their samples
+//!    are cheaper to read than the summaries of their hours;
+//! 4. the hours that neither covers, of all sensors with the same gaps in one request; those with
 //!    rows in memory are added up one by one;
-//! 4. the readings at the edges of windows: of stored hours, those of their first millisecond, of
+//! 5. the readings at the edges of windows: of stored hours, those of their first millisecond, of
 //!    all sensors in one request. Then the other readings that the rules need: hours cut by a
 //!    window, in runs, and days replaced by hours.
 //!
@@ -26,14 +28,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use futures_util::{StreamExt, stream};
 
-use super::ReadService;
+use super::columns::ColumnedDays;
 use super::days::DailyHours;
 use super::hours::{Hour, Hours};
 use super::series::{Missing, Parts, SelectError, Wanted};
+use super::{ReadError, ReadService};
 use crate::promql::windows::{Need, SummarisedBucket, answer};
 use crate::promql::{Labels, Part, PromqlError, SelectedSeries, SeriesData, WindowStats, Windows};
 use model::{BucketStart, Day, FieldSummary, SensorId};
-use pipeline::accumulate::UnstoredBucket;
 
 /// Buckets of one group.
 const BUCKETS_AT_ONCE: i64 = 20_000;
@@ -134,7 +136,7 @@ impl ReadService {
     ) -> Result<(Part, Missing), SelectError> {
         let end_ms = self.span().end(self.span().floor(asked.to_ms - 1));
         // With days, whole ones, so that a day that is used has no row in memory.
-        let range = match self.kinds.days {
+        let range = match self.kinds.days || self.kinds.columns.is_some() {
             false => (asked.from_ms, end_ms),
             true => (
                 self.zone.day(asked.from_ms).start_ms,
@@ -144,18 +146,21 @@ impl ReadService {
         let sensor_ids: Vec<&SensorId> = wanted.iter().map(|of| &of.sensor_id).collect();
         let views = self.views(&sensor_ids, range.0, range.1).await?;
         let recent = !views.complete || views.answer.iter().any(|view| view.cut_ms.is_some());
-        let views = views.answer.into_iter().map(|view| view.buckets);
-        let views: Vec<Vec<UnstoredBucket>> = views.collect();
+        let views = views.answer;
         let (days, are_hours_missing) = self.usable_days(&wanted, &views, range, asked).await?;
-        let hours = self.hours_between(&wanted, views, &days, asked).await?;
-        let mut loading: Vec<Loading> = wanted
-            .into_iter()
-            .zip(days)
-            .zip(hours)
-            .map(|((wanted, days), (hours, open))| {
-                self.loading(wanted, &days, (&hours, open), asked)
-            })
-            .collect();
+        let columned = self.columns_between(&wanted, &views, &days, asked).await?;
+        let covered = days.iter().zip(&columned);
+        let covered = covered.map(|(days, columned)| days.keys().chain(columned.keys()).copied());
+        let covered: Vec<BTreeSet<Day>> = covered.map(Iterator::collect).collect();
+        let hours = self.hours_between(&wanted, views, &covered, asked).await?;
+        let mut loading = vec![];
+        for (((wanted, days), columned), (hours, open)) in
+            wanted.into_iter().zip(days).zip(columned).zip(hours)
+        {
+            let mut sensor = self.loading(wanted, &days, (&hours, open), asked);
+            self.add_columned(&mut sensor, &columned, asked)?;
+            loading.push(sensor);
+        }
         while self.load_edges(&mut loading, asked).await?
             | self.load_others(&mut loading, asked).await?
         {}
@@ -215,6 +220,39 @@ impl ReadService {
             missing: Missing::default(),
             series,
         }
+    }
+
+    /// Adds the days in columns, each as a bucket whose samples are loaded.
+    fn add_columned(
+        &self,
+        sensor: &mut Loading,
+        columned: &ColumnedDays,
+        asked: Asked<'_>,
+    ) -> Result<(), SelectError> {
+        let range = (
+            asked.from_ms,
+            self.span().end(self.span().floor(asked.to_ms - 1)),
+        );
+        let names = sensor.series.iter().map(|series| series.field.as_str());
+        let names: Vec<&str> = names.collect();
+        let mut found: Vec<Vec<SummarisedBucket>> = vec![vec![]; names.len()];
+        for (day, columns) in columned {
+            let (start_ms, end_ms) = self.buckets_of(*day, range);
+            let samples = columns.samples(&names, start_ms..end_ms);
+            for (samples, buckets) in samples
+                .map_err(ReadError::from)?
+                .into_iter()
+                .zip(&mut found)
+            {
+                asked.budget.take(samples.len())?;
+                buckets.extend(SummarisedBucket::of_samples((start_ms, end_ms), samples));
+            }
+        }
+        for (series, buckets) in sensor.series.iter_mut().zip(found) {
+            series.buckets.extend(buckets);
+            series.buckets.sort_by_key(|bucket| bucket.start_ms);
+        }
+        Ok(())
     }
 
     fn of_hours<'a>(

@@ -8,12 +8,14 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use super::{Asked, CONCURRENT, GROUPS, summarised};
 use crate::promql::Labels;
 use crate::promql::windows::Need;
+use crate::read::columns::ColumnedDays;
 use crate::read::days::DailyHours;
 use crate::read::hours::{Hours, OpenHour};
 use crate::read::series::Wanted;
 use crate::read::{FIELDS_MAX, ReadError, ReadService};
 use model::{BucketKey, BucketStart, Day, SensorId};
 use pipeline::accumulate::UnstoredBucket;
+use pipeline::accumulate::state::snapshot::UnstoredRows;
 use store::days::DaysQuery;
 use store::maintain::StoredPage;
 use store::reading::PageQuery;
@@ -35,7 +37,7 @@ impl ReadService {
     pub(super) async fn usable_days(
         &self,
         wanted: &[Wanted],
-        views: &[Vec<UnstoredBucket>],
+        views: &[UnstoredRows],
         (from_ms, to_ms): (i64, i64),
         asked: Asked<'_>,
     ) -> Result<(Vec<DailyHours>, bool), ReadError> {
@@ -58,7 +60,7 @@ impl ReadService {
         let sensor_ids: Vec<SensorId> = wanted.iter().map(|of| of.sensor_id.clone()).collect();
         let held = views
             .iter()
-            .map(|view| view.iter().map(UnstoredBucket::start));
+            .map(|view| view.buckets.iter().map(UnstoredBucket::start));
         let Some(changed) = self.changed_days(&sensor_ids, held, &all).await? else {
             return Ok((usable, reaches_expired));
         };
@@ -97,18 +99,36 @@ impl ReadService {
         Ok((usable, are_hours_missing))
     }
 
+    /// For each sensor the columns of days whose document cannot be used.
+    pub(super) async fn columns_between(
+        &self,
+        wanted: &[Wanted],
+        views: &[UnstoredRows],
+        days: &[DailyHours],
+        asked: Asked<'_>,
+    ) -> Result<Vec<ColumnedDays>, ReadError> {
+        let mut all = self.days_with_columns((asked.from_ms, asked.to_ms));
+        all.retain(|day| days.iter().any(|days| !days.contains_key(day)));
+        let (mut columned, _) = self.columned_days(wanted, views, &all).await?;
+        for (columned, days) in columned.iter_mut().zip(days) {
+            columned.retain(|day, _| !days.contains_key(day));
+        }
+        Ok(columned)
+    }
+
     /// For each sensor the hours that no day covers, and which of them are partly in memory.
     pub(super) async fn hours_between(
         &self,
         wanted: &[Wanted],
-        views: Vec<Vec<UnstoredBucket>>,
-        days: &[DailyHours],
+        views: Vec<UnstoredRows>,
+        days: &[BTreeSet<Day>],
         asked: Asked<'_>,
     ) -> Result<Vec<SensorHours>, ReadError> {
         let is_asked = |start: BucketStart| start.0 >= asked.from_ms && start.0 < asked.to_ms;
         let mut all: Vec<SensorHours> = vec![];
         for view in &views {
             let open = view
+                .buckets
                 .iter()
                 .map(UnstoredBucket::start)
                 .filter(|start| is_asked(*start))
@@ -119,7 +139,7 @@ impl ReadService {
         let open = views
             .into_iter()
             .enumerate()
-            .flat_map(|(i, view)| view.into_iter().map(move |bucket| (i, bucket)));
+            .flat_map(|(i, view)| view.buckets.into_iter().map(move |bucket| (i, bucket)));
         let open =
             open.filter(|(_, bucket)| is_asked(bucket.start()))
                 .map(|(i, bucket)| async move {
@@ -141,7 +161,7 @@ impl ReadService {
         &self,
         all: &mut [SensorHours],
         wanted: &[Wanted],
-        days: &[DailyHours],
+        days: &[BTreeSet<Day>],
         asked: Asked<'_>,
     ) -> Result<(), ReadError> {
         let mut by_gaps: BTreeMap<Vec<(i64, i64)>, Vec<usize>> = BTreeMap::new();
@@ -249,7 +269,7 @@ fn fields_of(wanted: &[Wanted]) -> Vec<String> {
 }
 
 /// Whether one of the days contains the bucket.
-fn is_covered(days: &DailyHours, start: BucketStart) -> bool {
+fn is_covered(days: &BTreeSet<Day>, start: BucketStart) -> bool {
     days.range(
         ..=Day {
             start_ms: start.0,
@@ -257,14 +277,14 @@ fn is_covered(days: &DailyHours, start: BucketStart) -> bool {
         },
     )
     .next_back()
-    .is_some_and(|(day, _)| day.contains(start.0))
+    .is_some_and(|day| day.contains(start.0))
 }
 
 /// The times that no day covers; one range over all of them if there are too many.
-fn gaps(from_ms: i64, to_ms: i64, days: &DailyHours) -> Vec<(i64, i64)> {
+fn gaps(from_ms: i64, to_ms: i64, days: &BTreeSet<Day>) -> Vec<(i64, i64)> {
     let mut gaps = vec![];
     let mut at_ms = from_ms;
-    for day in days.keys() {
+    for day in days {
         if at_ms < day.start_ms {
             gaps.push((at_ms, day.start_ms));
         }
