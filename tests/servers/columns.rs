@@ -116,6 +116,99 @@ fn late_readings_of_a_day_that_only_columns_have_are_stored_once() {
     assert!(text.contains(&counted), "{counted}: {text}");
 }
 
+/// The rich hours of a day in columns, of an open one, and of one with a late reading: an instance
+/// without columns computes all of them from the readings.
+#[test]
+fn rich_hours_are_the_same_from_documents_and_from_readings() {
+    let database = unique_database("rich_hours");
+    let service = start(&database, "");
+    prepared(&service);
+    let uri = Mongod::shared().uri();
+    let settings = [
+        ("STORE__URI", uri.as_str()),
+        ("STORE__DATABASE", &*database),
+    ];
+    let without = Service::start("log.level = \"warn\"\n", &settings);
+    prepared(&without);
+    let today = now_ms().div_euclid(DAY) * DAY;
+    let day = today - 2 * DAY;
+    let reading = |at: i64| {
+        let ts = day + at * 7 * MINUTE;
+        let temp = 20.0 + (at % 13) as f64 / 8.0;
+        let door = at % 5 < 2;
+        format!(
+            "{{\"sensor_id\":\"S1\",\"ts\":{ts},\"temp\":{temp},\"energy_total\":{},\"door\":{door},\"state\":\"s{}\"}}\n",
+            at % 50,
+            at / 20 % 3
+        )
+    };
+    let newest = (now_ms() - day) / (7 * MINUTE);
+    send(&service, &(0..newest).map(reading).collect::<String>());
+    let hours_of = |service: &Service, more: &str| {
+        let path = format!(
+            "/v1/sensors/S1/hours?from={day}&to={}{more}",
+            now_ms() + HOUR
+        );
+        let (status, text) = service.get_admin(&path).unwrap();
+        assert_eq!(status, 200, "{text}");
+        let mut answer: serde_json::Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(answer["complete"], true);
+        answer["hours"].take()
+    };
+    let are_same = || {
+        service.wait_settled(1, PATIENCE);
+        let hours = hours_of(&service, "");
+        assert_eq!(hours, hours_of(&without, ""));
+        hours
+    };
+    are_same();
+    wait_until("two days have their hours", PATIENCE, || {
+        // The open day stays marked.
+        let done = count(&database, "sensor_day_hours", doc! {}) == 2;
+        (done && count(&database, "rollup_pending", doc! {}) == 1).then_some(())
+    });
+    let hours = are_same();
+    let first = &hours[0]["fields"];
+    // 9 readings: 20 to 21 in eighths, the counter from 0 to 8, the door open twice for 14 minutes.
+    let temp = &first["temp"];
+    for (name, value) in [
+        ("count", 9.0),
+        ("min", 20.0),
+        ("max", 21.0),
+        ("avg", 20.5),
+        ("first", 20.0),
+        ("last", 21.0),
+        ("increase", 1.0),
+        ("covered_ms", 56.0 * 60_000.0),
+        ("time_weighted_avg", 20.5),
+    ] {
+        assert_eq!(temp[name].as_f64(), Some(value), "{name}: {temp}");
+    }
+    assert!((temp["stddev"].as_f64().unwrap() - (60.0_f64 / 9.0).sqrt() / 8.0).abs() < 1e-12);
+    assert_eq!(first["energy_total"]["increase"], 8.0);
+    assert_eq!(first["door"]["state_ms"]["true"], 28 * MINUTE);
+    assert_eq!(first["state"]["state_ms"]["s0"], 56 * MINUTE);
+    let one = hours_of(&service, "&field=temp");
+    assert_eq!(one[0]["fields"].as_object().unwrap().len(), 1);
+    assert_eq!(one[0]["fields"]["temp"], *temp);
+
+    // A late reading counts before its day is computed again, and afterwards.
+    send(
+        &service,
+        &format!(
+            "{{\"sensor_id\":\"S1\",\"ts\":{},\"temp\":99}}\n",
+            day + MINUTE
+        ),
+    );
+    for _ in 0..10 {
+        assert_eq!(hours_of(&service, "")[0]["fields"]["temp"]["max"], 99);
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    are_same();
+    let (status, _) = service.get_admin("/v1/sensors/none/hours").unwrap();
+    assert_eq!(status, 404);
+}
+
 #[test]
 fn the_python_of_the_documentation_reads_a_column() {
     let database = unique_database("python");

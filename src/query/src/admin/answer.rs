@@ -118,7 +118,9 @@ impl ApiError {
             ApiError::Parameter { .. }
             | ApiError::Query(_)
             | ApiError::Path(_)
-            | ApiError::Read(ReadError::TooManySensors) => StatusCode::BAD_REQUEST,
+            | ApiError::Read(ReadError::TooManySensors | ReadError::TooManyFields) => {
+                StatusCode::BAD_REQUEST
+            }
             ApiError::UnknownSensor => StatusCode::NOT_FOUND,
             ApiError::Read(_) | ApiError::Watchers(_) | ApiError::Places | ApiError::Off => {
                 StatusCode::SERVICE_UNAVAILABLE
@@ -137,7 +139,8 @@ impl Named for ApiError {
             ApiError::Denied(Denied::Expired) => "expired_token",
             ApiError::Denied(Denied::NotYetValid) => "token_not_yet_valid",
             ApiError::NotAllowed | ApiError::Denied(_) => "not_allowed",
-            ApiError::Parameter { .. } | ApiError::Read(ReadError::TooManySensors) => {
+            ApiError::Parameter { .. }
+            | ApiError::Read(ReadError::TooManySensors | ReadError::TooManyFields) => {
                 "bad_parameter"
             }
             ApiError::UnknownSensor => "unknown_sensor",

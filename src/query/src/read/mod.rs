@@ -42,6 +42,7 @@ pub mod fleet;
 pub mod hours;
 pub mod merge;
 mod outage;
+pub(crate) mod rich_hours;
 mod samples;
 pub mod selector;
 pub mod sensors;
@@ -57,6 +58,7 @@ use futures_util::future::try_join_all;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
 use tokio::time::{Instant, timeout};
 
+use ::columns::{Line, Weighting};
 use fleet::FleetCache;
 use hours::{Hour, Hours, OpenHour};
 use journal::JournalHandle;
@@ -111,6 +113,11 @@ pub enum ReadError {
         sensors::SORTED_MAX
     )]
     TooManySensors,
+    /// The fields of the hours that are asked for would be too many.
+    #[error(
+        "the answer would have too many fields; ask for fewer hours, or for one field with `field`"
+    )]
+    TooManyFields,
     /// Too many concurrent queries, or answers that are being sent.
     #[error("too many queries, or answers that are still being sent; try again later")]
     Busy,
@@ -151,6 +158,8 @@ pub struct ReadService {
     rollups: Vec<RollupView>,
     /// What is computed of a day.
     kinds: DayKinds,
+    /// How values are weighted by time.
+    weighting: Weighting,
     /// How long buckets are kept after their end; `None`: forever.
     hours_kept: Option<Duration>,
     silence: Arc<Silence>,
@@ -187,6 +196,10 @@ impl ReadService {
             zone,
             rollups,
             kinds: DayKinds::default(),
+            weighting: Weighting {
+                line: Line::Straight,
+                gap_max_ms: i64::MAX,
+            },
             hours_kept: None,
             silence,
             outage: Outage::default(),

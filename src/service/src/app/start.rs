@@ -12,6 +12,7 @@ use super::context::ServiceContext;
 use super::files::within_files;
 use super::last_used::LastUsedFile;
 use super::ports::{IngestPorts, start_front};
+use super::rollup::weighting;
 use super::stages::{Stages, Unstored};
 use config::Config;
 use ingest::http::{HttpError, HttpIngest};
@@ -182,6 +183,7 @@ impl ServiceContext {
             self.day_kinds(),
             config.store.retention,
         )
+        .with_weighting(weighting(&config.columns))
     }
 
     /// Starts the background tasks. An instance of a command (`repeats`) neither removes readings
