@@ -485,8 +485,6 @@ fn a_million_pages_lose_their_readings_beside_ingest() {
     let text = "limits.past = \"7d\"\nlog.level = \"warn\"\n";
     let part = Duration::from_secs(setting("HOURBUCKET_YEARS_SECONDS", 120u64));
     let mut service = Service::start(text, &[("STORE__URI", &uri)]);
-    // The catalogue is filled meanwhile.
-    std::thread::sleep(Duration::from_secs(30));
     beside_ingest(&service, "before", || std::thread::sleep(part));
     assert_eq!(service.terminate(PATIENCE), 0, "{}", service.log());
 
@@ -542,8 +540,6 @@ fn removal_in_turns_beside_ingest() {
         )
     };
     let mut service = Service::start(&text("9000d"), &[("STORE__URI", &uri)]);
-    // The catalogue is filled meanwhile.
-    std::thread::sleep(Duration::from_secs(30));
     let mut took = [vec![], vec![]];
     // The first is for warming up.
     for turn in 0..=2 * turns {

@@ -269,11 +269,6 @@ pub trait Store: Send + Sync + 'static {
         Box::pin(async { Ok(None) })
     }
 
-    /// Whether every stored sensor has an entry.
-    fn is_catalog_complete(&self) -> bool {
-        true
-    }
-
     /// Removes entries of sensors that have had no bucket for a week, because retention removed
     /// them all. Returns their number.
     fn expire_catalog(&self, now_ms: i64) -> BoxFuture<'_, Result<u64, StoreError>> {

@@ -72,8 +72,6 @@ pub struct SensorQuery {
 pub struct StoredSensor {
     /// The latest time of its readings, in milliseconds since 1970.
     pub last_ts_ms: Option<i64>,
-    /// Tags of its newest bucket.
-    pub tags: BTreeMap<String, String>,
     /// By field: time and value of the newest one among the last stored readings.
     pub values: BTreeMap<String, (i64, Value)>,
 }

@@ -226,14 +226,12 @@ async fn sensors(
         }
         Some(order) => {
             let list = reads.sorted_sensors(&query, order).await?;
-            let cursor = |state: &SensorState| match (order.key, &state.entry) {
-                (SortKey::LastArrival, Some(entry)) => {
-                    Ok(format!("{}_{}", entry.arrived_ms, entry.sensor_id))
+            let cursor = |state: &SensorState| match order.key {
+                SortKey::LastArrival => {
+                    Ok(format!("{}_{}", state.entry.arrived_ms, state.sensor_id))
                 }
-                (SortKey::FirstTs, Some(entry)) => {
-                    Ok(format!("{}_{}", entry.first_ts_ms, entry.sensor_id))
-                }
-                _ => cursor::after(&state.sensor_id, true),
+                SortKey::FirstTs => Ok(format!("{}_{}", state.entry.first_ts_ms, state.sensor_id)),
+                SortKey::Id => cursor::after(&state.sensor_id, true),
             };
             let (is_more_before, is_more_after) = list.has_more;
             let last = list.sensors.last().filter(|_| is_more_after);
@@ -274,18 +272,17 @@ fn sensor(state: &SensorState) -> Json {
             )
         })
         .collect();
-    let entry = state.entry.as_ref();
+    let entry = &state.entry;
     let kinds =
         |(name, kinds): (&String, &FieldKinds)| (name.clone(), kinds.names().collect::<Vec<_>>());
-    let fields = entry.map(|entry| entry.fields.iter().map(kinds).collect::<BTreeMap<_, _>>());
     json!({
         "sensor_id": &*state.sensor_id,
         "last_ts": state.last_ts_ms.map(rfc3339),
         "tags": state.tags,
         "last": last,
-        "first_ts": entry.map(|entry| rfc3339(entry.first_ts_ms)),
-        "last_arrival": entry.map(|entry| rfc3339(entry.arrived_ms)),
-        "fields": fields,
+        "first_ts": rfc3339(entry.first_ts_ms),
+        "last_arrival": rfc3339(entry.arrived_ms),
+        "fields": entry.fields.iter().map(kinds).collect::<BTreeMap<_, _>>(),
         "silent": state.is_silent,
     })
 }

@@ -26,7 +26,6 @@ struct Step {
 
 impl ReadService {
     /// The sensors that match, stored and in memory, each once, ordered by the bytes of their ids.
-    /// Not complete before the catalogue is filled.
     ///
     /// Goes through the ids in steps, without waiting for the router. In each step memory is read
     /// before the store: what leaves memory in between is in the catalogue by then.

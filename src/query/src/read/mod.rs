@@ -100,10 +100,9 @@ pub enum ReadError {
     /// The query exceeded its time limit.
     #[error("no answer within {} s; request less, or try again", TIME_MAX.as_secs())]
     TimedOut,
-    /// The catalogue has not been read yet, or is being filled.
+    /// The catalogue has not been read yet.
     #[error(
-        "silent sensors are not known yet, nor those with a tag or in another order: the catalogue \
-         of sensors is being read or filled; try again later"
+        "silent sensors are not known yet: the catalogue of sensors is being read; try again later"
     )]
     NotKnownYet,
     /// A list in another order than that of the ids would be of too many sensors.

@@ -1,18 +1,18 @@
 //! The list of sensors: those in the store and those only in memory, with their newest state.
 //!
-//! The ids come from the catalogue; while it is being filled, from the buckets.
+//! The ids come from the catalogue.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use futures_util::future::try_join_all;
 use tokio::time::timeout;
 
 use super::{ReadError, ReadService, TIME_MAX};
 use model::{SensorId, SensorPatterns, Tags, Value, keep_newer, stable_hash};
-use pipeline::accumulate::state::snapshot::{IdScan, SensorSnapshot, SnapshotQuery};
+use pipeline::accumulate::state::snapshot::{SensorSnapshot, SnapshotQuery};
 use pipeline::route::shard_of;
 use store::catalog::{CatalogEntry, CatalogQuery};
-use store::reading::{SensorQuery, StoredSensor};
+use store::reading::StoredSensor;
 
 /// A sensor and its newest state.
 #[derive(Debug, Clone, PartialEq)]
@@ -25,8 +25,8 @@ pub struct SensorState {
     pub tags: BTreeMap<String, String>,
     /// The newest value of each field, with its time.
     pub last: BTreeMap<String, (i64, Value)>,
-    /// What the catalogue has of it; `None` while it is being filled.
-    pub entry: Option<CatalogEntry>,
+    /// What the catalogue has of it.
+    pub entry: CatalogEntry,
     /// Whether nothing of it has arrived for `sensors.silent_after`; `None` while that is unknown.
     pub(crate) is_silent: Option<bool>,
 }
@@ -90,20 +90,17 @@ impl SensorOrder {
 }
 
 impl SensorListQuery {
-    /// Whether a sensor is in the list. Tags are searched if the catalogue is filled.
-    fn lists(&self, sensor_id: &str, entry: Option<&CatalogEntry>) -> bool {
+    /// Whether a sensor is in the list.
+    fn lists(&self, entry: &CatalogEntry) -> bool {
         let readable = self.readable.as_ref();
-        readable.is_none_or(|readable| readable.matches(sensor_id))
-            && (self.search.is_empty() || self.is_found(sensor_id, entry))
+        readable.is_none_or(|readable| readable.matches(&entry.sensor_id))
+            && (self.search.is_empty() || self.is_found(entry))
     }
 
-    fn is_found(&self, sensor_id: &str, entry: Option<&CatalogEntry>) -> bool {
+    fn is_found(&self, entry: &CatalogEntry) -> bool {
         let has = |text: &str| text.to_lowercase().contains(&self.search);
-        let tags = entry.into_iter().flat_map(|entry| &entry.tags);
-        has(sensor_id)
-            || tags
-                .into_iter()
-                .any(|(name, value)| has(&format!("{name}={value}")))
+        let mut tags = entry.tags.iter();
+        has(&entry.sensor_id) || tags.any(|(name, value)| has(&format!("{name}={value}")))
     }
 
     /// Prefixes of the ids that match, so that those between them are not looked at: sorted, and
@@ -133,9 +130,6 @@ pub struct SensorList {
     /// In another order: whether there are more before and after this page.
     pub(crate) has_more: (bool, bool),
 }
-
-/// A sensor in the list, with its entry in the catalogue unless that is being filled.
-type Listed = (SensorId, Option<CatalogEntry>);
 
 impl ReadService {
     /// One page of the list.
@@ -171,8 +165,7 @@ impl ReadService {
         order: &SensorOrder,
     ) -> Result<SensorList, ReadError> {
         let arrivals_ms = self.silence.arrivals_ms();
-        let is_unknown = query.is_silent && arrivals_ms.is_none();
-        if is_unknown || !self.store.is_catalog_complete() {
+        if query.is_silent && arrivals_ms.is_none() {
             return Err(ReadError::NotKnownYet);
         }
         let selected = timeout(TIME_MAX, self.selected(query, order, arrivals_ms)).await;
@@ -202,7 +195,7 @@ impl ReadService {
         query: &SensorListQuery,
         order: &SensorOrder,
         arrivals_ms: Option<(i64, i64)>,
-    ) -> Result<Vec<Listed>, ReadError> {
+    ) -> Result<Vec<CatalogEntry>, ReadError> {
         let mut nearest: BTreeMap<Place, CatalogEntry> = BTreeMap::new();
         let mut looked_at = 0;
         let goes_up = order.is_descending == order.is_before;
@@ -225,7 +218,7 @@ impl ReadService {
                 true => place > *from,
                 false => place < *from,
             });
-            if is_beyond && query.lists(&entry.sensor_id, Some(&entry)) {
+            if is_beyond && query.lists(&entry) {
                 nearest.insert(place, entry);
                 if nearest.len() > query.limit + 1 {
                     match goes_up {
@@ -237,10 +230,7 @@ impl ReadService {
             Ok(())
         })
         .await?;
-        let mut found: Vec<Listed> = nearest
-            .into_values()
-            .map(|entry| (entry.sensor_id.clone(), Some(entry)))
-            .collect();
+        let mut found: Vec<CatalogEntry> = nearest.into_values().collect();
         if !goes_up {
             found.reverse();
         }
@@ -273,40 +263,33 @@ impl ReadService {
             .await
     }
 
-    async fn known(&self, sensor_id: &str) -> Result<Option<Listed>, ReadError> {
+    async fn known(&self, sensor_id: &str) -> Result<Option<CatalogEntry>, ReadError> {
         let query = CatalogQuery {
             sensor_ids: Some(vec![sensor_id.into()]),
             limit: 1,
             ..CatalogQuery::default()
         };
-        let found = match self.store.is_catalog_complete() {
-            true => self.listed_in_catalog(&query).await?,
-            false => self.listed_in_buckets(sensor_id, None, 1).await?,
-        };
-        Ok(found.into_iter().find(|(id, _)| **id == *sensor_id))
+        let found = self.find_in_steps(&query).await?.answer;
+        Ok(found
+            .into_iter()
+            .find(|entry| *entry.sensor_id == *sensor_id))
     }
 
     /// The newest state of each. Reads memory before the store.
     async fn states(
         &self,
-        found: Vec<Listed>,
+        found: Vec<CatalogEntry>,
         arrivals_ms: Option<(i64, i64)>,
     ) -> Result<Vec<SensorState>, ReadError> {
-        let (ids, entries): (Vec<SensorId>, Vec<Option<CatalogEntry>>) = found.into_iter().unzip();
+        let ids: Vec<SensorId> = found.iter().map(|entry| entry.sensor_id.clone()).collect();
         let memory = self.snapshots(&ids).await?;
         let stored = self.store.newest(&ids).await?;
-        let states = ids
-            .into_iter()
-            .zip(memory.into_iter().zip(stored))
-            .zip(entries);
-        let sensors = states.map(|((id, (memory, stored)), entry)| {
+        let states = found.into_iter().zip(memory.into_iter().zip(stored));
+        let sensors = states.map(|(entry, (memory, stored))| {
             let range = arrivals_ms.map(|(from_ms, to_ms)| from_ms..to_ms);
-            let is_silent = range
-                .zip(entry.as_ref())
-                .map(|(range, entry)| range.contains(&entry.arrived_ms));
             SensorState {
-                is_silent,
-                ..state(id, memory, stored, entry)
+                is_silent: range.map(|range| range.contains(&entry.arrived_ms)),
+                ..state(memory, stored, entry)
             }
         });
         Ok(sensors.collect())
@@ -318,46 +301,31 @@ impl ReadService {
         &self,
         query: &SensorListQuery,
         arrivals_ms: Option<(i64, i64)>,
-    ) -> Result<(Vec<Listed>, Option<SensorId>), ReadError> {
+    ) -> Result<(Vec<CatalogEntry>, Option<SensorId>), ReadError> {
         let prefixes = query.prefixes();
-        let has_catalog = self.store.is_catalog_complete();
-        if !has_catalog && !query.tags.is_empty() {
-            return Err(ReadError::NotKnownYet);
-        }
         self.caught_up().await;
-        let mut page: Vec<Listed> = vec![];
+        let mut page: Vec<CatalogEntry> = vec![];
         let mut looked_at = 0;
         let mut after = query.after.as_deref().map(SensorId::from);
         // One more than the limit shows that there are more.
         let mut step = query.limit + 1;
         while !prefixes.is_empty() {
-            let found = match has_catalog {
-                true => {
-                    let query = CatalogQuery {
-                        prefixes: prefixes.clone(),
-                        tags: query.tags.clone(),
-                        after: after.clone(),
-                        arrived_ms: arrivals_ms.filter(|_| query.is_silent),
-                        limit: step,
-                        ..CatalogQuery::default()
-                    };
-                    self.listed_in_catalog(&query).await?
-                }
-                false => {
-                    self.listed_in_buckets(&query.prefix, after.as_deref(), step)
-                        .await?
-                }
+            let in_catalog = CatalogQuery {
+                prefixes: prefixes.clone(),
+                tags: query.tags.clone(),
+                after: after.clone(),
+                arrived_ms: arrivals_ms.filter(|_| query.is_silent),
+                limit: step,
+                ..CatalogQuery::default()
             };
+            let found = self.find_in_steps(&in_catalog).await?.answer;
             let is_end = found.len() < step;
             looked_at += found.len();
-            after = found.last().map(|(id, _)| id.clone());
-            let listed = found
-                .into_iter()
-                .filter(|(id, entry)| query.lists(id, entry.as_ref()));
-            page.extend(listed);
+            after = found.last().map(|entry| entry.sensor_id.clone());
+            page.extend(found.into_iter().filter(|entry| query.lists(entry)));
             if page.len() > query.limit {
                 page.truncate(query.limit);
-                let last = page.last().map(|(id, _)| id.clone());
+                let last = page.last().map(|entry| entry.sensor_id.clone());
                 return Ok((page, last));
             }
             if is_end {
@@ -369,39 +337,6 @@ impl ReadService {
             step = step.max(STEP_MAX);
         }
         Ok((page, None))
-    }
-
-    async fn listed_in_catalog(&self, query: &CatalogQuery) -> Result<Vec<Listed>, ReadError> {
-        let found = self.find_in_steps(query).await?.answer;
-        Ok(found
-            .into_iter()
-            .map(|entry| (entry.sensor_id.clone(), Some(entry)))
-            .collect())
-    }
-
-    /// The same without the catalogue.
-    async fn listed_in_buckets(
-        &self,
-        prefix: &str,
-        after: Option<&str>,
-        limit: usize,
-    ) -> Result<Vec<Listed>, ReadError> {
-        let query = SensorQuery {
-            prefix: prefix.to_owned(),
-            after: after.map(ToOwned::to_owned),
-            limit,
-        };
-        let queries = (0..self.shards.len()).map(|shard| {
-            let scan = IdScan::new(query.prefix.clone(), query.after.clone(), limit);
-            self.query(shard, scan)
-        });
-        let mut ids: BTreeSet<SensorId> = BTreeSet::new();
-        for answered in try_join_all(queries).await? {
-            ids.extend(answered.answer);
-        }
-        let stored = self.store.sensors(&query).await?;
-        ids.extend(stored.into_iter().map(SensorId::from));
-        Ok(ids.into_iter().take(limit).map(|id| (id, None)).collect())
     }
 
     /// The shards' snapshots of these sensors, in their order.
@@ -429,14 +364,8 @@ impl ReadService {
     }
 }
 
-/// Combines all: the newer value of each field, and the tags of the newest reading. Those of the
-/// newest bucket count only while the catalogue is being filled: they are as old as its page.
-fn state(
-    sensor_id: SensorId,
-    memory: SensorSnapshot,
-    stored: StoredSensor,
-    entry: Option<CatalogEntry>,
-) -> SensorState {
+/// Combines all: the newer value of each field, and the tags of the newest reading.
+fn state(memory: SensorSnapshot, stored: StoredSensor, entry: CatalogEntry) -> SensorState {
     let mut last = stored.values;
     for (name, (ts_ms, value)) in &memory.values {
         keep_newer(
@@ -445,20 +374,15 @@ fn state(
             std::iter::once((name.as_str(), value.as_ref())),
         );
     }
-    let catalogued = entry.as_ref().filter(|entry| entry.tags_ts_ms.is_some());
-    let is_older = catalogued
-        .and_then(|entry| entry.tags_ts_ms)
-        .zip(memory.tags_ts_ms)
-        .is_some_and(|(catalogued, held)| held < catalogued);
-    let tags = match (memory.tags.as_deref().filter(|_| !is_older), catalogued) {
-        (Some(held), _) => entries(held),
-        (None, Some(entry)) => entry.tags.clone(),
-        (None, None) => stored.tags,
+    let is_newer = memory.tags_ts_ms >= entry.tags_ts_ms;
+    let tags = match memory.tags.as_deref().filter(|_| is_newer) {
+        Some(held) => entries(held),
+        None => entry.tags.clone(),
     };
     let newest = last.values().map(|(ts_ms, _)| *ts_ms).max();
     let last_ts_ms = stored.last_ts_ms.max(memory.last_ts_ms).max(newest);
     SensorState {
-        sensor_id,
+        sensor_id: entry.sensor_id.clone(),
         last_ts_ms,
         tags,
         last,

@@ -153,59 +153,6 @@ pub struct ShardFleet {
     pub new_sensors: Vec<NewSensor>,
 }
 
-/// Asks for the first ids, in byte order, of sensors with rows that are not known to be stored.
-/// Finds every sensor that exists during the whole scan.
-#[derive(Debug)]
-pub struct IdScan {
-    prefix: String,
-    after: Option<String>,
-    limit: usize,
-    at: usize,
-    found: BinaryHeap<SensorId>,
-}
-
-impl IdScan {
-    /// A scan for at most `limit` ids after `after`, in byte order, that begin with `prefix`.
-    pub fn new(prefix: String, after: Option<String>, limit: usize) -> IdScan {
-        IdScan {
-            prefix,
-            after,
-            limit,
-            at: 0,
-            found: BinaryHeap::new(),
-        }
-    }
-
-    fn look(&mut self, entry: &Entry) {
-        let id = &entry.sensor.id;
-        let wanted =
-            id.starts_with(&self.prefix) && self.after.as_deref().is_none_or(|after| **id > *after);
-        let full = self.found.len() >= self.limit;
-        if !wanted || full && self.found.peek().is_some_and(|last| id >= last) {
-            return;
-        }
-        if !entry.buckets.iter().any(Bucket::holds_rows) {
-            return;
-        }
-        if full {
-            self.found.pop();
-        }
-        self.found.push(id.clone());
-    }
-}
-
-impl ShardQuery for IdScan {
-    type Answer = Vec<SensorId>;
-
-    fn step(&mut self, shard: &Shard, _: Now) -> Option<Vec<SensorId>> {
-        let slots = shard.next_slots(&mut self.at);
-        let sensors = shard.sensors.in_slots(slots);
-        sensors.for_each(|entry| self.look(entry));
-        let is_last = shard.is_last(self.at);
-        is_last.then(|| std::mem::take(&mut self.found).into_sorted_vec())
-    }
-}
-
 /// Asks for a shard's part of the fleet.
 #[derive(Debug)]
 pub struct FleetScan {

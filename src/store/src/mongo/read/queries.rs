@@ -395,12 +395,11 @@ async fn newest(of: Collections, sensor_id: SensorId) -> Found<StoredSensor> {
         return Ok(sensor);
     };
     if page.storage_mode == StorageMode::TimeSeries {
-        (sensor.last_ts_ms, sensor.tags) = (page.last_ts_ms, page.tags);
+        sensor.last_ts_ms = page.last_ts_ms;
         newest_measurements(&of, &key, &mut sensor).await?;
         return Ok(sensor);
     }
     keep_newest(&mut sensor, &page);
-    sensor.tags = page.tags;
     if page.sealed {
         let at = DateTime::from_millis(key.start.0);
         let filter = doc! { "sensor_id": &*sensor_id, "bucket_start": at, "page": { "$gt": 0 } };
@@ -432,7 +431,7 @@ fn newest_readings() -> Document {
     let newest = doc! { "$let": { "vars": { "since": since }, "in": newest } };
     doc! {
         "_id": 0, "sensor_id": 1, "bucket_start": 1, "page": 1, "storage": 1, "has_overflow": 1,
-        "last_ts": 1, "tags": 1,
+        "last_ts": 1,
         "readings": { "$let": { "vars": { "all": all }, "in": newest } },
     }
 }
