@@ -70,18 +70,20 @@ function stateCards(parent) {
   const store = rowsCard("Store");
   const brokers = { body: h("div", { class: "scroll" }) };
   const refused = { body: h("div") };
+  const outside = { body: h("div") };
   const since = (what) => h("p", { class: "quiet" }, `${what} since the service started.`);
   store.element.append(since("Means and counts"));
   parent.append(
     store.element,
     card("MQTT brokers", brokers.body, since("Reconnects and full windows")),
-    card("Refused", refused.body, since("Counts")),
+    card("Refused", refused.body, outside.body, since("Counts")),
   );
   return () => {
     if (!live.metrics) return;
     store.show(storeRows());
     showBrokers(brokers.body);
     showRefused(refused.body);
+    showOutside(outside.body);
   };
 }
 
@@ -207,6 +209,25 @@ function showRefused(box) {
       text(row.children[1], count(a));
       text(row.children[2], count(b));
     },
+  );
+}
+
+/** What the entries of [[ranges]] have met. */
+function showOutside(box) {
+  const met = series(live.metrics, "values_out_of_range_total").filter(({ value }) => value > 0);
+  if (!box.table) {
+    const columns = [["Out of range"], ["Action"], ["Values", "num"]];
+    box.table = table("Values outside of a range, since start", columns, "dense");
+    box.append(box.table.element);
+  }
+  box.table.element.hidden = met.length === 0;
+  keyed(
+    box.table.body,
+    met,
+    ({ labels }) => `${labels.fields} ${labels.action}`,
+    ({ labels }) =>
+      h("tr", {}, h("th", { scope: "row" }, labels.fields), h("td", {}, labels.action), h("td", { class: "num" })),
+    (row, { value }) => text(row.children[2], count(value)),
   );
 }
 
