@@ -152,6 +152,11 @@ impl Server {
                     post(&mut connection, path, "text/plain", body.as_bytes())?;
                 }
                 run::until_stored(service, fleet.readings())?;
+                // Days and columns, if they are on: the gauge is a second old.
+                std::thread::sleep(Duration::from_secs(2));
+                while service.metrics()?.get("rollup_pending") > 0.0 {
+                    std::thread::sleep(Duration::from_millis(500));
+                }
             }
             Processes::Other(_) => {
                 let mut connection = Connection::open(self.port)?;
