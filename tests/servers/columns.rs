@@ -135,9 +135,9 @@ fn rich_hours_are_the_same_from_documents_and_from_readings() {
     let reading = |at: i64| {
         let ts = day + at * 7 * MINUTE;
         let temp = 20.0 + (at % 13) as f64 / 8.0;
-        let door = at % 5 < 2;
+        let valve = at % 5 < 2;
         format!(
-            "{{\"sensor_id\":\"S1\",\"ts\":{ts},\"temp\":{temp},\"energy_total\":{},\"door\":{door},\"state\":\"s{}\"}}\n",
+            "{{\"sensor_id\":\"S1\",\"ts\":{ts},\"temp\":{temp},\"energy_total\":{},\"valve\":{valve},\"state\":\"s{}\"}}\n",
             at % 50,
             at / 20 % 3
         )
@@ -169,7 +169,7 @@ fn rich_hours_are_the_same_from_documents_and_from_readings() {
     });
     let hours = are_same();
     let first = &hours[0]["fields"];
-    // 9 readings: 20 to 21 in eighths, the counter from 0 to 8, the door open twice for 14 minutes.
+    // 9 readings: 20 to 21 in eighths, the counter from 0 to 8, the valve open twice for 14 minutes.
     let temp = &first["temp"];
     for (name, value) in [
         ("count", 9.0),
@@ -186,7 +186,7 @@ fn rich_hours_are_the_same_from_documents_and_from_readings() {
     }
     assert!((temp["stddev"].as_f64().unwrap() - (60.0_f64 / 9.0).sqrt() / 8.0).abs() < 1e-12);
     assert_eq!(first["energy_total"]["increase"], 8.0);
-    assert_eq!(first["door"]["state_ms"]["true"], 28 * MINUTE);
+    assert_eq!(first["valve"]["state_ms"]["true"], 28 * MINUTE);
     assert_eq!(first["state"]["state_ms"]["s0"], 56 * MINUTE);
     let one = hours_of(&service, "&field=temp");
     assert_eq!(one[0]["fields"].as_object().unwrap().len(), 1);

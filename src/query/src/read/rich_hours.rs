@@ -2,8 +2,8 @@
 //! have none or may have changed, computed from the readings.
 //!
 //! The order makes the answer current as in [`super::days`]: the rows in memory, the pending and marked
-//! days, then the documents. What is computed has the rules of the stored hours, so nobody sees where
-//! an hour comes from.
+//! days, then the documents. What is computed follows the rules of the stored hours, so an
+//! answer does not show where an hour comes from.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
