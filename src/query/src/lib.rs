@@ -5,7 +5,8 @@
 //! The path of a question: [`admin`] authenticates it and parses its parameters. [`promql`] says
 //! which series and windows a query needs, and evaluates them. [`read`] finds every acknowledged
 //! reading exactly once: unstored readings in the shards, all others in the store. Threads that
-//! evaluate yield to those that acknowledge ([`priority`]).
+//! evaluate yield to those that acknowledge ([`priority`]), and queries of PromQL take turns by what
+//! they cost ([`lanes`]).
 //!
 //! Invariants:
 //! - An answer has every reading that was acknowledged before the question, once, or says
