@@ -16,8 +16,9 @@ use pipeline::accumulate::UnstoredBucket;
 use pipeline::accumulate::state::snapshot::UnstoredRows;
 use store::columns::{ColumnsQuery, StoredColumns};
 
-/// Buckets of a sensor in its pages that cost less than the search for columns.
+/// Buckets of one sensor, and of all together, whose pages cost less than the search for columns.
 const BUCKETS_MIN: i64 = 6;
+const BUCKETS_OF_ALL_MIN: i64 = 48;
 /// Days of a query whose columns are searched for: ten years. Longer ones take pages.
 const DAYS_MAX: usize = 3660;
 
@@ -26,11 +27,17 @@ pub(super) type ColumnedDays = BTreeMap<Day, StoredColumns>;
 
 impl ReadService {
     /// The days of a range (ms since 1970, end exclusive) that may have columns which are cheaper
-    /// than pages.
-    pub(super) fn days_with_columns(&self, (from_ms, to_ms): (i64, i64)) -> Vec<Day> {
+    /// than pages, for so many sensors.
+    pub(super) fn days_with_columns(
+        &self,
+        sensors: usize,
+        (from_ms, to_ms): (i64, i64),
+    ) -> Vec<Day> {
         let from_ms = self.span().floor(from_ms).0;
         let has_columns = self.kinds.columns.is_some() && self.store.columns().is_some();
-        if !has_columns || to_ms.saturating_sub(from_ms) < BUCKETS_MIN * self.span().ms() {
+        let buckets = to_ms.saturating_sub(from_ms) / self.span().ms();
+        let of_all = buckets.saturating_mul(i64::try_from(sensors).unwrap_or(i64::MAX));
+        if !has_columns || buckets < BUCKETS_MIN || of_all < BUCKETS_OF_ALL_MIN {
             return vec![];
         }
         let now_ms = self.now_ms();

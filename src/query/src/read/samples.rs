@@ -128,7 +128,7 @@ impl ReadService {
         wanted: Vec<Wanted>,
         range: (i64, i64),
     ) -> Result<(Vec<Group<'_>>, Vec<Wanted>), SelectError> {
-        let days = self.days_with_columns(range);
+        let days = self.days_with_columns(wanted.len(), range);
         let sensor_ids: Vec<&SensorId> = wanted.iter().map(|of| &of.sensor_id).collect();
         // Whole days, so that a day that is used has no row in memory.
         let from_ms = days

@@ -88,7 +88,7 @@ impl FoundSeries {
             Cost::of_selector(&self.request, found, source, reads.span())
         };
         let range = (self.request.after_ms() + 1, self.request.to_ms() + 1);
-        let columned = reads.days_with_columns(range);
+        let columned = reads.days_with_columns(self.by_samples.len(), range);
         let samples = Source::Samples {
             columns_until_ms: columned.last().map_or(i64::MIN, |day| day.end_ms),
         };

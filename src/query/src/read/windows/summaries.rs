@@ -107,7 +107,7 @@ impl ReadService {
         days: &[DailyHours],
         asked: Asked<'_>,
     ) -> Result<Vec<ColumnedDays>, ReadError> {
-        let mut all = self.days_with_columns((asked.from_ms, asked.to_ms));
+        let mut all = self.days_with_columns(wanted.len(), (asked.from_ms, asked.to_ms));
         all.retain(|day| days.iter().any(|days| !days.contains_key(day)));
         let (mut columned, _) = self.columned_days(wanted, views, &all).await?;
         for (columned, days) in columned.iter_mut().zip(days) {
