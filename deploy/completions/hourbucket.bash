@@ -34,6 +34,9 @@ _hourbucket() {
             hourbucket,decode)
                 cmd="hourbucket__subcmd__decode"
                 ;;
+            hourbucket,export)
+                cmd="hourbucket__subcmd__export"
+                ;;
             hourbucket,help)
                 cmd="hourbucket__subcmd__help"
                 ;;
@@ -102,6 +105,9 @@ _hourbucket() {
                 ;;
             hourbucket__subcmd__help,decode)
                 cmd="hourbucket__subcmd__help__subcmd__decode"
+                ;;
+            hourbucket__subcmd__help,export)
+                cmd="hourbucket__subcmd__help__subcmd__export"
                 ;;
             hourbucket__subcmd__help,help)
                 cmd="hourbucket__subcmd__help__subcmd__help"
@@ -227,7 +233,7 @@ _hourbucket() {
 
     case "${cmd}" in
         hourbucket)
-            opts="-h -V --config --help --version run probe check init decode import tail reconcile convert dead-letters journal tokens completions config-reference help"
+            opts="-h -V --config --help --version run probe check init decode import export tail reconcile convert dead-letters journal tokens completions config-reference help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -580,8 +586,54 @@ _hourbucket() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        hourbucket__subcmd__export)
+            opts="-o -h --from --to --sensor --tag --format --output --config --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --from)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --to)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --sensor)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --tag)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --format)
+                    COMPREPLY=($(compgen -W "parquet csv ndjson" -- "${cur}"))
+                    return 0
+                    ;;
+                --output)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -o)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --config)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         hourbucket__subcmd__help)
-            opts="run probe check init decode import tail reconcile convert dead-letters journal tokens completions config-reference help"
+            opts="run probe check init decode import export tail reconcile convert dead-letters journal tokens completions config-reference help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -707,6 +759,20 @@ _hourbucket() {
             return 0
             ;;
         hourbucket__subcmd__help__subcmd__decode)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        hourbucket__subcmd__help__subcmd__export)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )

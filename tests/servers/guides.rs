@@ -14,7 +14,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use crate::support::guides::{self, Block};
-use crate::support::mongod::{Mongod, tools, unique_database};
+use crate::support::mongod::{Mongod, python_packages, tools, unique_database};
 use crate::support::mosquitto::Mosquitto;
 use crate::support::service::Service;
 use serde_json::{Value, json};
@@ -263,6 +263,10 @@ fn shell(
             .iter()
             .map(|(key, value)| (format!("HOURBUCKET_{key}"), *value)),
     );
+    if commands.iter().any(|block| block.text.contains("duckdb")) {
+        let packages = python_packages("HOURBUCKET_DUCKDB_PYTHONPATH", "duckdb");
+        command.env("PYTHONPATH", packages);
+    }
     let done = command.output().expect("bash");
     let printed = String::from_utf8_lossy(&done.stdout);
     let errors = String::from_utf8_lossy(&done.stderr);
@@ -289,6 +293,11 @@ fn commands_of_the_http_guide() {
 #[test]
 fn commands_of_the_mqtt_guide() {
     run_commands("docs/mqtt.md");
+}
+
+#[test]
+fn commands_of_the_export_guide() {
+    run_commands("docs/export.md");
 }
 
 // ---- queries

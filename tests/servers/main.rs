@@ -18,6 +18,7 @@ mod dropped_collections;
 mod elections;
 mod enrich;
 mod exactly_once_clocks;
+mod export;
 mod failing_commands;
 mod figures;
 mod guides;

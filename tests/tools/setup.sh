@@ -8,8 +8,8 @@
 #
 # Each ensure_NAME sets and exports variables that the tests read: HOURBUCKET_MONGOD, HOURBUCKET_MONGOD44,
 # HOURBUCKET_MOSQUITTO, HOURBUCKET_PROMETHEUS with HOURBUCKET_PROMTOOL, HOURBUCKET_MONGOSH, HOURBUCKET_CHROMIUM with
-# HOURBUCKET_PLAYWRIGHT_PYTHONPATH, HOURBUCKET_PYTHONPATH, HOURBUCKET_INFLUXDB_PYTHONPATH, HOURBUCKET_PCODEC_PYTHONPATH and
-# HOURBUCKET_SCHEMATHESIS_PYTHONPATH.
+# HOURBUCKET_PLAYWRIGHT_PYTHONPATH, HOURBUCKET_PYTHONPATH, HOURBUCKET_INFLUXDB_PYTHONPATH, HOURBUCKET_PCODEC_PYTHONPATH,
+# HOURBUCKET_DUCKDB_PYTHONPATH and HOURBUCKET_SCHEMATHESIS_PYTHONPATH.
 
 REPO=$(cd -P "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 TOOLS=${HOURBUCKET_TOOLS:-$REPO/.tools}
@@ -38,6 +38,8 @@ PROMETHEUS_POOLS=(http://deb.debian.org/debian/pool/main/p/prometheus http://arc
 PYTHON_PACKAGES=(pymongo==4.20.0 paho-mqtt==2.2.0)
 # It reads columns, in the example of docs/columns.md.
 PCODEC_PACKAGES=(pcodec==1.1.0 pymongo==4.20.0 numpy)
+# It reads the Parquet files of `hourbucket export`, in a test and in the example of docs/export.md.
+DUCKDB_PACKAGES=(duckdb==2.0.1)
 CARGO_DEB_VERSION=3.8.0
 # InfluxDB's client, for the test that writes with it, and its runtime dependencies.
 INFLUXDB_PACKAGES=(influxdb-client==1.50.0 reactivex==4.1.0 urllib3==2.5.0 python-dateutil==2.9.0.post0 certifi==2025.8.3 setuptools==80.9.0)
@@ -249,6 +251,11 @@ ensure_influxdb_client() {
 ensure_pcodec() {
     python_packages "${PCODEC_PACKAGES[@]}"
     export HOURBUCKET_PCODEC_PYTHONPATH=$PACKAGES_DIR
+}
+
+ensure_duckdb() {
+    python_packages "${DUCKDB_PACKAGES[@]}"
+    export HOURBUCKET_DUCKDB_PYTHONPATH=$PACKAGES_DIR
 }
 
 ensure_otlp_client() {
@@ -697,6 +704,7 @@ ensure_test_tools() {
     ensure_python
     ensure_influxdb_client
     ensure_pcodec
+    ensure_duckdb
     ensure_otlp_client
     ensure_guide_tools
     ensure_mongosh

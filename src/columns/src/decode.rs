@@ -45,6 +45,15 @@ enum Values<'p> {
 }
 
 impl Part {
+    /// Number of values of all fields.
+    pub fn values(&self) -> usize {
+        let entries = self.columns.values().flatten();
+        let ones = |bits: &Vec<u8>| bits.iter().map(|byte| byte.count_ones() as usize).sum();
+        entries
+            .map(|entry| entry.present.as_ref().map_or(self.count as usize, ones))
+            .sum()
+    }
+
     /// Decodes all readings.
     pub fn decode(&self) -> Result<Decoded<'_>, DamagedPart> {
         let ts = self.decode_ts()?;
@@ -206,12 +215,38 @@ impl<'p> Decoded<'p> {
         readings.filter_map(move |at| Some((self.ts[at], cursor.as_mut()?.value(at)?)))
     }
 
+    /// Leaves out the first readings.
+    #[must_use]
+    pub fn skip(mut self, readings: usize) -> Decoded<'p> {
+        self.range.start = self.range.end.min(self.range.start + readings);
+        self
+    }
+
+    /// The fields in the order of their names, each with its value in every reading.
+    pub fn fields(
+        &self,
+    ) -> impl Iterator<Item = (&str, impl Iterator<Item = Option<ValueRef<'_>>>)> {
+        self.cursors().map(|(name, mut cursor)| {
+            let values = self.range.clone().map(move |at| cursor.value(at));
+            (name, values)
+        })
+    }
+
+    /// The value of a field in every reading; `None` if no reading of the part has it.
+    pub fn field(&self, name: &str) -> Option<impl Iterator<Item = Option<ValueRef<'_>>>> {
+        let found = self.columns.binary_search_by_key(&name, |(name, _)| name);
+        let mut cursor = self.cursor(&self.columns[found.ok()?].1);
+        Some(self.range.clone().map(move |at| cursor.value(at)))
+    }
+
+    fn cursors(&self) -> impl Iterator<Item = (&str, Cursor<'_>)> {
+        let columns = self.columns.iter();
+        columns.map(|(name, entries)| (*name, self.cursor(entries)))
+    }
+
     /// The readings. Those without any of the decoded fields are left out.
     pub fn rows(&self) -> Rows {
-        let columns = self.columns.iter();
-        let mut cursors: Vec<_> = columns
-            .map(|(name, entries)| (*name, self.cursor(entries)))
-            .collect();
+        let mut cursors: Vec<_> = self.cursors().collect();
         let mut rows = Rows::default();
         let mut values = Vec::with_capacity(cursors.len());
         for at in self.range.clone() {

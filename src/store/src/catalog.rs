@@ -43,6 +43,8 @@ pub struct CatalogQuery {
     pub after: Option<SensorId>,
     /// Maximum number of entries.
     pub limit: usize,
+    /// The fields of the entries are not needed, and may be missing.
+    pub without_fields: bool,
 }
 
 impl Default for CatalogQuery {
@@ -56,6 +58,7 @@ impl Default for CatalogQuery {
             prefixes: vec![String::new()],
             after: None,
             limit: usize::MAX,
+            without_fields: false,
         }
     }
 }

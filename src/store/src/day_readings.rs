@@ -5,6 +5,7 @@
 //! read from columns.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
 
 use columns::{DayEncoder, HoursEncoder, Part, Weighting};
 use model::{BucketKey, BucketStart, Rows, Span, StorageMode};
@@ -30,6 +31,8 @@ pub(crate) struct DayReadings<'s> {
     tags: BTreeMap<String, String>,
     /// Those that have readings.
     read: Vec<ComparedPage>,
+    /// Readings that its pages count and that are nowhere.
+    lost: u64,
 }
 
 /// What pages and measurements have of a bucket.
@@ -59,7 +62,17 @@ impl<'s> DayReadings<'s> {
             day: day.clone(),
             tags: BTreeMap::new(),
             read: vec![],
+            lost: 0,
         }
+    }
+
+    /// The same, only of buckets between two times (ms since 1970).
+    pub(crate) fn within(mut self, within_ms: &Range<i64>) -> DayReadings<'s> {
+        if let Some(query) = &mut self.query {
+            query.from = query.from.max(self.span.floor(within_ms.start));
+            query.to_ms = query.to_ms.min(within_ms.end);
+        }
+        self
     }
 
     /// The readings of the next bucket that has a page, in any order; `None` at the end.
@@ -77,8 +90,19 @@ impl<'s> DayReadings<'s> {
             let stored = self.stored_in(bucket.start).await?;
             let stored = only_stored(stored, [&rows], missing);
             rows.append(&stored);
+            self.lost += bucket.counted.saturating_sub(rows.len() as u64);
         }
         Ok(Some(rows))
+    }
+
+    /// How many readings the pages that were read count, and nothing has: they were removed.
+    pub(crate) fn lost(&self) -> u64 {
+        self.lost
+    }
+
+    /// The tags of the last bucket that was read and has tags.
+    pub(crate) fn tags(&self) -> &BTreeMap<String, String> {
+        &self.tags
     }
 
     /// The tags of the last bucket that was read and has tags.

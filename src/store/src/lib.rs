@@ -30,6 +30,7 @@ pub mod day_readings;
 pub mod days;
 pub mod dead_letter_filter;
 mod error;
+pub mod export;
 pub mod maintain;
 pub mod maintain_columns;
 pub mod mongo;

@@ -1,11 +1,12 @@
 //! The commands `reconcile` and `convert`: arguments, output, exit codes.
 
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
 
+use super::bar::Bar;
 use super::output::{maintenance_failed, print_line};
 use crate::app::weighting;
 use config::Config;
@@ -24,9 +25,6 @@ fn page_size(config: &Config) -> PageSize {
         bytes_max: config.bucket.max_bytes,
     }
 }
-
-/// Interval between progress lines without a terminal.
-const PROGRESS_EVERY: Duration = Duration::from_secs(10);
 
 #[derive(Args)]
 pub(crate) struct Reconcile {
@@ -304,7 +302,7 @@ pub(crate) async fn convert(config: &Config, store: MongoStore, arguments: Conve
     let mut bar = Bar::new();
     let converted = store
         .maintenance()
-        .convert(&options, |at| bar.draw(at))
+        .convert(&options, |at| draw(&mut bar, at))
         .await;
     bar.end();
     let converted = match converted {
@@ -358,6 +356,15 @@ async fn check(
     store.maintenance().reconcile(&options).await
 }
 
+fn draw(bar: &mut Bar, at: Progress) {
+    bar.draw((at.buckets, at.buckets_total), || {
+        format!(
+            "{} of {} buckets, {} readings",
+            at.buckets, at.buckets_total, at.readings
+        )
+    });
+}
+
 fn print_converted(converted: &Converted) {
     for (bucket, why) in &converted.skipped {
         print_line(&format!(
@@ -383,63 +390,6 @@ fn print_converted(converted: &Converted) {
         "converted {} buckets with {} readings; removed {} measurements; skipped {}",
         converted.buckets, converted.readings, converted.removed, converted.skipped_total
     ));
-}
-
-/// Progress on standard error: a bar on a terminal, otherwise a line at intervals.
-struct Bar {
-    terminal: bool,
-    drawn: Option<Instant>,
-}
-
-impl Bar {
-    const WIDTH: u64 = 30;
-
-    fn new() -> Bar {
-        Bar {
-            terminal: std::io::stderr().is_terminal(),
-            drawn: None,
-        }
-    }
-
-    fn draw(&mut self, at: Progress) {
-        let every = if self.terminal {
-            Duration::from_millis(100)
-        } else {
-            PROGRESS_EVERY
-        };
-        let last = at.buckets >= at.buckets_total;
-        if !last && self.drawn.is_some_and(|drawn| drawn.elapsed() < every) {
-            return;
-        }
-        self.drawn = Some(Instant::now());
-        let total = at.buckets_total.max(at.buckets).max(1);
-        let full = (at.buckets * Bar::WIDTH / total) as usize;
-        let bar = format!(
-            "{}{}",
-            "#".repeat(full),
-            ".".repeat(Bar::WIDTH as usize - full)
-        );
-        let line = format!(
-            "[{bar}] {:3} %  {} of {} buckets, {} readings",
-            at.buckets * 100 / total,
-            at.buckets,
-            at.buckets_total,
-            at.readings
-        );
-        let mut out = std::io::stderr().lock();
-        let _ = if self.terminal {
-            write!(out, "\r{line}\x1b[K")
-        } else {
-            writeln!(out, "{line}")
-        };
-        let _ = out.flush();
-    }
-
-    fn end(&self) {
-        if self.terminal && self.drawn.is_some() {
-            let _ = writeln!(std::io::stderr().lock());
-        }
-    }
 }
 
 fn verdict(equal: bool) -> ExitCode {

@@ -5,6 +5,7 @@
     reason = "commands print for a person or a script"
 )]
 
+mod bar;
 mod check;
 mod client;
 mod dead_letters;
@@ -12,6 +13,7 @@ mod decode;
 mod decode_all;
 mod decode_command;
 mod disk;
+mod export;
 mod hardening;
 #[cfg(test)]
 mod hardening_tests;
@@ -125,6 +127,10 @@ enum Command {
     /// exit code 0: everything is stored, 1: some records were rejected, 2: failed. Can be
     /// interrupted and repeated: readings are stored once
     Import(Box<import::Import>),
+    /// Export stored readings into files (Parquet, CSV, NDJSON), a day or less in each; the service may
+    /// run, and readings that it has only in memory are not exported; exit code 0: all are exported,
+    /// 2: failed. Can be interrupted and repeated: it continues behind the last finished file
+    Export(export::Export),
     /// Show readings as the running service accepts them, and rejects with their reason
     Tail(tail::Tail),
     /// Compare stored buckets with their readings; exit code 0: all equal (or repaired), 1: they
@@ -177,6 +183,7 @@ impl Command {
     fn failed(&self) -> u8 {
         match self {
             Command::Import(_)
+            | Command::Export(_)
             | Command::Reconcile(_)
             | Command::Convert(_)
             | Command::DeadLetters { .. }
@@ -259,9 +266,10 @@ const SHUTDOWN_WAIT: std::time::Duration = std::time::Duration::from_millis(200)
 fn config_failed(command: &Command, error: impl std::fmt::Display) -> ExitCode {
     let failed = fail(error);
     match command {
-        Command::Reconcile(_) | Command::Convert(_) | Command::DeadLetters { .. } => {
-            ExitCode::from(MAINTENANCE_FAILED)
-        }
+        Command::Export(_)
+        | Command::Reconcile(_)
+        | Command::Convert(_)
+        | Command::DeadLetters { .. } => ExitCode::from(MAINTENANCE_FAILED),
         Command::Run => ExitCode::from(CONFIG_UNUSABLE),
         _ => failed,
     }
@@ -304,6 +312,10 @@ fn with_config(
             columns_from,
             ..
         } => runtime.block_on(init(&loaded.config, shard, rollup_from, columns_from)),
+        Command::Export(arguments) => runtime
+            .block_on(with_store(&loaded.config, async |config, store| {
+                export::run(config, store, &arguments).await
+            })),
         Command::Reconcile(arguments) => runtime
             .block_on(with_store(&loaded.config, async |config, store| {
                 maintain::reconcile(config, store, arguments).await

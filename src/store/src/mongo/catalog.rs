@@ -266,10 +266,14 @@ impl Catalog {
         // 0: none.
         let limit = i64::try_from(q.limit).unwrap_or(0);
         let begun = Instant::now();
+        let mut projection = doc! { "labels": 0, "field_names": 0 };
+        if q.without_fields {
+            projection.insert("fields", 0);
+        }
         let read = async move {
             let find = entries
                 .find(filter)
-                .projection(doc! { "labels": 0, "field_names": 0 })
+                .projection(projection)
                 .sort(doc! { "_id": 1 });
             collected(find.limit(limit).max_time(TIME_MAX).await?).await
         };

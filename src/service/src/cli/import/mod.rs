@@ -17,8 +17,10 @@
 //! since the last write of the state, and the service recognises their readings: after any number
 //! of runs, each reading is stored once.
 
+pub(super) mod annotation;
 mod csv_reader;
 mod lines;
+mod parquet_rows;
 mod progress;
 mod rows;
 mod send;
@@ -33,6 +35,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 
 use self::lines::Lines;
+use self::parquet_rows::ParquetFault;
 use self::progress::Progress;
 use self::rows::{CsvArgs, MappingError};
 use self::send::{Answer, SendError, Sent};
@@ -58,9 +61,9 @@ pub(super) struct Import {
     /// again (nothing is stored twice)
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
-    /// csv, ndjson, line, or a format of the service (see `decode --list`) [default: by the name:
-    /// .csv, .tsv, .ndjson, .jsonl, .lp, .json]. A file in another format than the first three is
-    /// one payload, unless --per-line is given
+    /// csv, ndjson, line, parquet (of `export`), or a format of the service (see `decode --list`)
+    /// [default: by the name: .csv, .tsv, .ndjson, .jsonl, .lp, .parquet, .json]. A file in another
+    /// format than the first four is one payload, unless --per-line is given
     #[arg(long, value_name = "NAME")]
     format: Option<String>,
     /// Each line is a payload of the format, such as the messages of a webhook
@@ -110,6 +113,8 @@ enum ImportError {
     Source(#[from] SourceError),
     #[error(transparent)]
     Mapping(#[from] MappingError),
+    #[error(transparent)]
+    Parquet(#[from] ParquetFault),
     #[error(transparent)]
     State(#[from] StateError),
     #[error(transparent)]
@@ -236,6 +241,7 @@ fn format_of(path: &Path) -> Option<&'static str> {
         "ndjson" | "jsonl" => Some("ndjson"),
         "lp" | "line" => Some("line"),
         "json" => Some("json"),
+        "parquet" => Some("parquet"),
         _ => None,
     }
 }
@@ -319,8 +325,8 @@ impl<'a> Run<'a> {
     }
 
     fn run(mut self) -> Result<State, ImportError> {
-        let is_by_record =
-            matches!(self.format.as_str(), "csv" | "ndjson" | "line") || self.options.per_line;
+        let is_by_record = matches!(self.format.as_str(), "csv" | "ndjson" | "line" | "parquet")
+            || self.options.per_line;
         let done = if is_by_record {
             self.records()
         } else {
@@ -343,6 +349,11 @@ impl<'a> Run<'a> {
                 &self.options.csv,
                 self.options.sensor_id.is_some(),
             )?),
+            "parquet" => {
+                let rows = parquet_rows::open(&self.input, start.1)?;
+                self.progress.size = Some(rows.rows);
+                Box::new(rows)
+            }
             format => {
                 let comment = (format == "line").then_some(b'#');
                 Box::new(Lines::new(
@@ -486,10 +497,9 @@ impl<'a> Run<'a> {
     }
 
     fn post(&self, body: &[u8]) -> Result<Sent, SendError> {
-        let format = if self.format == "csv" {
-            "ndjson"
-        } else {
-            &self.format
+        let format = match self.format.as_str() {
+            "csv" | "parquet" => "ndjson",
+            format => format,
         };
         let mut path = format!("/v1/readings?import=true&format={}", escaped(format));
         let Import {
@@ -541,6 +551,16 @@ impl<'a> Run<'a> {
         self.saved = Instant::now();
         Ok(())
     }
+}
+
+/// The lines that are sent of a Parquet file behind so many rows.
+#[cfg(test)]
+pub(super) fn parquet_lines(path: &Path, rows_before: u64) -> String {
+    let input = Input::new(path).unwrap();
+    let mut rows = parquet_rows::open(&input, rows_before).unwrap();
+    let mut out = vec![];
+    while rows.next(&mut out).unwrap().is_some() {}
+    String::from_utf8(out).unwrap()
 }
 
 #[cfg(test)]

@@ -11,8 +11,8 @@ const EVERY: (Duration, Duration) = (Duration::from_millis(200), Duration::from_
 
 pub(super) struct Progress {
     name: String,
-    /// `None`: unknown.
-    size: Option<u64>,
+    /// Of the content, in bytes or rows; `None`: unknown.
+    pub(super) size: Option<u64>,
     terminal: bool,
     since: Instant,
     drawn: Option<Instant>,
@@ -38,7 +38,7 @@ impl Progress {
         }
     }
 
-    /// Draws the progress, not too often. `offset`: bytes of the content that are done.
+    /// Draws the progress, not too often. `offset`: how much of the content is done.
     pub(super) fn draw(&mut self, offset: u64, accepted: u64) {
         let before = *self.before.get_or_insert(accepted);
         let every = if self.terminal { EVERY.0 } else { EVERY.1 };

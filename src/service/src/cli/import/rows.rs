@@ -12,6 +12,7 @@ use clap::Args;
 use csv::ByteRecord;
 use serde_json::{Map, Value};
 
+use super::annotation;
 use super::csv_reader::{Limited, io_error, not_closed, reader};
 use super::lines::Lines;
 use super::source::{BOM, Input, SourceError};
@@ -143,6 +144,8 @@ pub(super) struct Mapping {
     values: Vec<(usize, String)>,
     field: Option<usize>,
     tags: Vec<(usize, String)>,
+    /// Columns of texts.
+    texts: Vec<(usize, String)>,
     args: CsvArgs,
 }
 
@@ -226,7 +229,10 @@ fn names(header: &ByteRecord, args: &CsvArgs) -> Result<Vec<String>, MappingErro
                 name: String::from_utf8_lossy(bytes).trim().to_owned(),
             });
         };
-        let name = text.trim().to_owned();
+        let name = match annotation::split(&text) {
+            (_, "") => text.trim().to_owned(),
+            _ => text.into_owned(),
+        };
         let same = names.iter().position(|n| *n == name && !n.is_empty());
         if let Some(first) = same {
             return Err(MappingError::NameTwice {
@@ -336,7 +342,8 @@ fn mapping(names: &[String], args: &CsvArgs, has_sensor: bool) -> Result<Mapping
     if time.is_empty() {
         time.push(header.usual(&TIME_NAMES, "time", "--time")?);
     }
-    let tags = header.named("--tag", &args.tags)?;
+    let mut tags = header.named("--tag", &args.tags)?;
+    let mut texts = vec![];
     let mut values = header.named("--value", &args.values)?;
     let field = args
         .field
@@ -353,10 +360,16 @@ fn mapping(names: &[String], args: &CsvArgs, has_sensor: bool) -> Result<Mapping
                 && !tags.iter().any(|(t, _)| t == i)
                 && !names[*i].is_empty()
         };
-        values = (0..names.len())
-            .filter(other)
-            .map(|i| (i, names[i].clone()))
-            .collect();
+        let others: Vec<usize> = (0..names.len()).filter(other).collect();
+        for i in others {
+            let (name, annotation) = annotation::split(&names[i]);
+            let columns = match annotation {
+                annotation::TAG => &mut tags,
+                annotation::STRING => &mut texts,
+                _ => &mut values,
+            };
+            columns.push((i, name.to_owned()));
+        }
     }
     let has_offset = args
         .time_format
@@ -372,6 +385,7 @@ fn mapping(names: &[String], args: &CsvArgs, has_sensor: bool) -> Result<Mapping
         values,
         field,
         tags,
+        texts,
         args: args.clone(),
     })
 }
@@ -453,6 +467,13 @@ impl Mapping {
                 values.insert(name, value);
             }
         }
+        for (column, name) in &self.texts {
+            let text = self.text(row, *column)?;
+            if !text.is_empty() {
+                let text = text.strip_prefix('\\').unwrap_or(&text);
+                values.insert(name.clone(), text.into());
+            }
+        }
         reading.insert("values".into(), values.into());
         let mut tags = Map::new();
         for (column, name) in &self.tags {
@@ -468,21 +489,24 @@ impl Mapping {
     }
 
     fn cell(&self, row: &ByteRecord, column: usize) -> Result<String, LocalReject> {
+        Ok(self.text(row, column)?.trim().to_owned())
+    }
+
+    /// With spaces around it.
+    fn text<'r>(&self, row: &'r ByteRecord, column: usize) -> Result<Cow<'r, str>, LocalReject> {
         let bytes = row.get(column).unwrap_or_default();
         // Joined files have one in their midst.
         let bytes = match column {
             0 => bytes.strip_prefix(BOM).unwrap_or(bytes),
             _ => bytes,
         };
-        let text = self.args.text(bytes);
-        text.map(|text| text.trim().to_owned())
-            .ok_or_else(|| LocalReject {
-                reason: "invalid_utf8",
-                detail: format!(
-                    "column {} is not UTF-8; is the file in ISO 8859-1 (--latin1)?",
-                    column + 1
-                ),
-            })
+        self.args.text(bytes).ok_or_else(|| LocalReject {
+            reason: "invalid_utf8",
+            detail: format!(
+                "column {} is not UTF-8; is the file in ISO 8859-1 (--latin1)?",
+                column + 1
+            ),
+        })
     }
 
     /// Adds the time, converted if the command line says how.

@@ -69,6 +69,27 @@ fn a_usual_file_needs_no_option() {
 }
 
 #[test]
+fn annotations_of_an_export_tell_tags_and_texts() {
+    let text = b"sensor_id,ts,site|tag,n,state|string,a|b|value\n\
+        S1,1583056860,north,7,7,1\nS1,1583056861,,,\\,\nS1,1583056862,,, x ,\nS1,1583056863,,,\\\\n,\n";
+    let (readings, rejects) = rows(text, &[]);
+    let of = |second: u64, values: Value| json!({"sensor_id": "S1", "ts": (1_583_056_860 + second).to_string(), "values": values});
+    let mut first = of(0, json!({"n": 7, "state": "7", "a|b": 1}));
+    first["tags"] = json!({"site": "north"});
+    let expected = [
+        first,
+        of(1, json!({"state": ""})),
+        of(2, json!({"state": " x "})),
+        of(3, json!({"state": "\\n"})),
+    ];
+    assert_eq!((readings, rejects), (expected.to_vec(), vec![]));
+    // Named columns are as they are named.
+    let (readings, _) = rows(text, &["--value", "n", "--tag", "site|tag=place"]);
+    assert_eq!(readings[0]["values"], json!({"n": 7}));
+    assert_eq!(readings[0]["tags"], json!({"place": "north"}));
+}
+
+#[test]
 fn a_byte_order_mark_at_the_begin_of_a_later_row_is_cut() {
     let text = b"sensor_id,time,temp\nS1,1583056860,1\n\xef\xbb\xbfS1,1583056920,2\n";
     let (readings, rejects) = rows(text, &[]);

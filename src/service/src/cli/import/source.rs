@@ -154,6 +154,8 @@ enum Compression {
     None,
     Gzip,
     Zstd,
+    /// Read by its columns ([`super::parquet_rows`]); nothing can be appended to it.
+    Parquet,
 }
 
 /// By the first four bytes.
@@ -162,6 +164,7 @@ fn compression_of(head: &[u8]) -> Result<Compression, SourceError> {
         [] => Err(SourceError::Empty),
         [0x1f, 0x8b, ..] => Ok(Compression::Gzip),
         [0x28, 0xb5, 0x2f, 0xfd] => Ok(Compression::Zstd),
+        b"PAR1" => Ok(Compression::Parquet),
         [b'P', b'K', 3, 4] => Err(SourceError::Kind(
             "a zip archive or an Excel workbook",
             "unpack it, or save the sheet as CSV",
@@ -183,7 +186,7 @@ fn decompressed(
     reader: impl Read + 'static,
 ) -> io::Result<Box<dyn Read>> {
     Ok(match compression {
-        Compression::None => Box::new(reader),
+        Compression::None | Compression::Parquet => Box::new(reader),
         Compression::Gzip => Box::new(flate2::read::MultiGzDecoder::new(BufReader::new(reader))),
         Compression::Zstd => Box::new(zstd::stream::read::Decoder::new(reader)?),
     })
@@ -253,6 +256,11 @@ impl OpenFile {
         let mut reader = decompressed(self.compression, self.at(0))?;
         io::copy(&mut (&mut reader).take(offset), &mut io::sink())?;
         at_start(reader, offset)
+    }
+
+    /// The file, for a reader that seeks in it.
+    pub(super) fn clone_file(&self) -> Result<File, SourceError> {
+        Ok(self.file.try_clone()?)
     }
 
     /// The size of the content in bytes; `None` if it is compressed.

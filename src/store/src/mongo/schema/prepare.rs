@@ -120,6 +120,26 @@ impl Schema {
         self.check_recorded(&self.connection.setup()).await
     }
 
+    /// Finds out what reading needs to know: the same checks, and where measurements are. Changes
+    /// nothing.
+    ///
+    /// # Errors
+    /// As [`Schema::check_metadata`].
+    pub async fn prepare_reading(&self) -> Result<(), SchemaError> {
+        let setup = self.connection.setup();
+        self.server(&setup).await?;
+        self.check_recorded(&setup).await?;
+        let has_measurements = detect::is_there(&setup).await?;
+        if has_measurements {
+            self.detected.note_measurements();
+        }
+        self.detected.choose(match has_measurements {
+            true => StorageMode::TimeSeries,
+            false => StorageMode::Bucket,
+        });
+        Ok(())
+    }
+
     async fn check_recorded(&self, setup: &Setup<'_>) -> Result<(), SchemaError> {
         metadata::check(setup, self.connection.span()).await?;
         match self.settings.rollup {
