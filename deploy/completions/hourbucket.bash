@@ -55,6 +55,9 @@ _hourbucket() {
             hourbucket,reconcile)
                 cmd="hourbucket__subcmd__reconcile"
                 ;;
+            hourbucket,remove)
+                cmd="hourbucket__subcmd__remove"
+                ;;
             hourbucket,run)
                 cmd="hourbucket__subcmd__run"
                 ;;
@@ -126,6 +129,9 @@ _hourbucket() {
                 ;;
             hourbucket__subcmd__help,reconcile)
                 cmd="hourbucket__subcmd__help__subcmd__reconcile"
+                ;;
+            hourbucket__subcmd__help,remove)
+                cmd="hourbucket__subcmd__help__subcmd__remove"
                 ;;
             hourbucket__subcmd__help,run)
                 cmd="hourbucket__subcmd__help__subcmd__run"
@@ -233,7 +239,7 @@ _hourbucket() {
 
     case "${cmd}" in
         hourbucket)
-            opts="-h -V --config --help --version run probe check init decode import export tail reconcile convert dead-letters journal tokens completions config-reference help"
+            opts="-h -V --config --help --version run probe check init decode import export tail reconcile convert remove dead-letters journal tokens completions config-reference help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -633,7 +639,7 @@ _hourbucket() {
             return 0
             ;;
         hourbucket__subcmd__help)
-            opts="run probe check init decode import export tail reconcile convert dead-letters journal tokens completions config-reference help"
+            opts="run probe check init decode import export tail reconcile convert remove dead-letters journal tokens completions config-reference help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -899,6 +905,20 @@ _hourbucket() {
             return 0
             ;;
         hourbucket__subcmd__help__subcmd__reconcile)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        hourbucket__subcmd__help__subcmd__remove)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -1382,6 +1402,44 @@ _hourbucket() {
                     return 0
                     ;;
                 --list)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --config)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        hourbucket__subcmd__remove)
+            opts="-h --sensor --from --to --field --where --dry-run --yes --config --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --sensor)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --from)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --to)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --field)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --where)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

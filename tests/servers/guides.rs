@@ -291,6 +291,11 @@ fn commands_of_the_http_guide() {
 }
 
 #[test]
+fn commands_of_the_guide_to_care() {
+    run_commands("docs/care.md");
+}
+
+#[test]
 fn commands_of_the_mqtt_guide() {
     run_commands("docs/mqtt.md");
 }

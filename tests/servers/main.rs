@@ -60,6 +60,7 @@ mod reconcile_service;
 mod reload;
 mod remote_read;
 mod remote_write;
+mod remove;
 mod replay_outage;
 mod replica_set;
 mod retention;

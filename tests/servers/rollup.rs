@@ -268,7 +268,11 @@ async fn columns_of(store: &dyn Store) {
 
     let put = async |day: &SensorDay, columns_of_day: &DayColumns| {
         let entry = (day.clone(), columns_of_day.clone());
-        columns.write_columns(&[entry]).await.unwrap().remove(0)
+        columns
+            .write_columns(&[entry], false)
+            .await
+            .unwrap()
+            .remove(0)
     };
     let stored = async |sensors: &[&str], fields: &[&str]| {
         let query = ColumnsQuery {
@@ -328,6 +332,28 @@ async fn columns_of(store: &dyn Store) {
     }
     let rows = stored_readings(store, &b).await.unwrap();
     assert!(same_readings(&rows, &many(START, 250_000, 7)));
+
+    // A removal replaces it by less, and by nothing.
+    let forced = async |day: &SensorDay, columns_of_day: &DayColumns| {
+        let entry = (day.clone(), columns_of_day.clone());
+        columns
+            .write_columns(&[entry], true)
+            .await
+            .unwrap()
+            .remove(0)
+    };
+    for less in [encoded(&b, &many(START, 100_003, 7)), two] {
+        assert_eq!(forced(&b, &less).await, DayWritten::Done);
+        let (parts, hours) = stored(&["B"], &[]).await;
+        assert_eq!(parts[0].parts, less.parts);
+        assert_eq!(
+            (hours[0].count, &hours[0].hours),
+            (less.count(), &less.hours)
+        );
+    }
+    assert_eq!(forced(&b, &DayColumns::default()).await, DayWritten::Done);
+    let (parts, hours) = stored(&["B"], &[]).await;
+    assert_eq!((parts.len(), hours.len()), (0, 0));
 }
 
 /// Marks: by instance, sensor and age; removed with their own version only.

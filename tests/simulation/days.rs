@@ -150,9 +150,10 @@ impl ColumnStore for Client {
     fn write_columns<'a>(
         &'a self,
         days: &'a [(SensorDay, DayColumns)],
+        replace: bool,
     ) -> BoxFuture<'a, Result<Vec<DayWritten>, StoreError>> {
-        self.change(days, |pages, (day, columns)| {
-            pages.write_columns(day, columns)
+        self.change(days, move |pages, (day, columns)| {
+            pages.write_columns(day, columns, replace)
         })
     }
 

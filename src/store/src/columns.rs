@@ -3,8 +3,9 @@
 //!
 //! The contract:
 //! - What [`ColumnStore::write_columns`] stores is a function of the readings of the day. It replaces
-//!   what is stored of the day only by something that counts at least as many readings. Readings are
-//!   only added to a day, so what is older never replaces what is newer.
+//!   what is stored of the day only by something that counts at least as many readings. Except by
+//!   `hourbucket remove`, readings are only added to a day, so what is older never replaces what is
+//!   newer.
 //! - A day of one part is one document, which is replaced at once. The parts of another day are a
 //!   *set*: they are added under new numbers, and the replacement of part 0 makes them the day's at
 //!   once. Then the parts of the former set are removed. So after a crash at any moment a day that was
@@ -154,10 +155,12 @@ impl<T> Default for OfSensors<T> {
 
 /// The columns of a store.
 pub trait ColumnStore: Send + Sync {
-    /// Writes days; the results are in the same order.
+    /// Writes days; the results are in the same order. `replace`: also if what is stored counts more
+    /// readings (for removals and repairs only); then a day without parts is removed.
     fn write_columns<'a>(
         &'a self,
         days: &'a [(SensorDay, DayColumns)],
+        replace: bool,
     ) -> BoxFuture<'a, Result<Vec<DayWritten>, StoreError>>;
 
     /// Reads columns.

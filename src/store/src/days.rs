@@ -12,6 +12,8 @@
 //!   a mark that was set after the removal was decided, even if the clock was set back in between.
 //!   A mark that was raised by one stays until the next start of its instance, which computes the
 //!   day once more.
+//! - A mark of the instance [`REMOVAL`] shows that readings of the day are being removed. Only
+//!   `hourbucket remove` replaces the day by one that counts less, and removes the mark.
 //! - All calls may be repeated after any error.
 
 use std::collections::BTreeMap;
@@ -20,6 +22,9 @@ use std::sync::Arc;
 use super::{BoxFuture, StoreError};
 use crate::maintain::{Hour, StoredPage};
 use model::{Day, SensorId};
+
+/// The instance of the marks that `hourbucket remove` sets.
+pub const REMOVAL: &str = "hourbucket remove";
 
 /// The summary of one sensor's day.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -157,7 +162,7 @@ pub trait DayStore: Send + Sync {
     ) -> BoxFuture<'a, Result<Vec<Option<DaySummary>>, StoreError>>;
 
     /// Writes days; the results are in the same order. `replace`: also if the stored document
-    /// counts more readings (for repairs only).
+    /// counts more readings (for removals and repairs only).
     fn write_days<'a>(
         &'a self,
         days: &'a [(SensorDay, DaySummary)],

@@ -19,7 +19,7 @@ use crate::day_readings::{NoColumns, encode_day, stored_readings};
 use crate::days::{DayWritten, MarkQuery, MarksOf, SensorDay};
 use crate::maintain::{DaysChecked, Filled, LISTED_MAX, Selection};
 use crate::reading::{PageQuery, SensorQuery};
-use crate::{Store, StoreError};
+use crate::{Store, StoreError, StoreErrorKind};
 
 /// Sensors that are listed together.
 const SENSORS_MAX: usize = 200;
@@ -115,7 +115,7 @@ impl<'s> ColumnsMaintenance<'s> {
         filled: &mut Filled,
     ) -> Result<(), StoreError> {
         if let Some(store) = self.store.columns().filter(|_| !days.is_empty()) {
-            for written in store.write_columns(days).await? {
+            for written in store.write_columns(days, false).await? {
                 match written {
                     DayWritten::Rejected { .. } => filled.refused += 1,
                     DayWritten::Done | DayWritten::Newer => filled.days += 1,
@@ -203,11 +203,46 @@ impl<'s> ColumnsMaintenance<'s> {
                     .push((place.0, place.1, stored, computed.count()));
             }
             if repair && let Some(store) = self.store.columns() {
-                let written = store.write_columns(&[(day, computed)]).await?;
+                let written = store.write_columns(&[(day, computed)], true).await?;
                 checked.repaired += u64::from(written == [DayWritten::Done]);
             }
         }
         Ok(())
+    }
+
+    /// Replaces the columns and hours of a day if they are not those of its readings, also by fewer.
+    /// Returns whether it did. An open day without columns gets none.
+    ///
+    /// # Errors
+    /// The store failed, or refuses the columns.
+    pub(crate) async fn settle(&self, day: &SensorDay, now_ms: i64) -> Result<bool, StoreError> {
+        let stored = stored_readings(self.store, day).await;
+        let has_none = stored.as_ref().is_ok_and(Rows::is_empty);
+        let computed = match self.encode(day).await? {
+            // One that is too large for columns has none, unless it has grown.
+            Err(NoColumns::TooLarge) => return Ok(false),
+            Err(NoColumns::Empty) if has_none => return Ok(false),
+            Err(NoColumns::Empty) => DayColumns::default(),
+            Ok(_) if has_none && day.day.end_ms > now_ms => return Ok(false),
+            Ok(computed) => match self.difference(day).await? {
+                None => return Ok(false),
+                Some(_) => computed,
+            },
+        };
+        let Some(store) = self.store.columns() else {
+            return Ok(false);
+        };
+        match store
+            .write_columns(&[(day.clone(), computed)], true)
+            .await?
+            .pop()
+        {
+            Some(DayWritten::Rejected { detail }) => Err(StoreError::NotApplied {
+                kind: StoreErrorKind::Command,
+                detail,
+            }),
+            _ => Ok(true),
+        }
     }
 
     /// How many readings the columns of a day have, and what its columns must be, if they differ.

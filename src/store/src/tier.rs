@@ -66,7 +66,8 @@ pub async fn compare_day(
     let Ok(computed) = encode_day(store, span, day, weighting).await? else {
         return Ok(None);
     };
-    columns.write_columns(&[(day.clone(), computed)]).await?;
+    let computed = [(day.clone(), computed)];
+    columns.write_columns(&computed, false).await?;
     compared_pages(store, span, day).await
 }
 

@@ -169,6 +169,30 @@ pub fn open(settings: &config::Audit) -> Result<Option<File>, AuditError> {
         .map_err(|source| AuditError { path, source })
 }
 
+/// Appends the line of a command that changes stored data to the file of the section, if it names one.
+///
+/// # Errors
+/// It cannot be opened or written.
+pub fn append(
+    settings: &config::Audit,
+    event: &str,
+    details: &serde_json::Map<String, serde_json::Value>,
+) -> Result<(), AuditError> {
+    use std::io::Write as _;
+
+    let (Some(path), Some(mut file)) = (&settings.file, open(settings)?) else {
+        return Ok(());
+    };
+    let ts = rfc3339(SystemClock::new().now().wall_ms);
+    let mut line = serde_json::json!({ "ts": ts, "event": event });
+    if let Some(line) = line.as_object_mut() {
+        line.extend(details.clone());
+    }
+    let path = path.clone();
+    file.write_all(format!("{line}\n").as_bytes())
+        .map_err(|source| AuditError { path, source })
+}
+
 /// The file of the audit log cannot be opened.
 #[derive(Debug, thiserror::Error)]
 #[error("audit.file: cannot open {} to append to it: {source}", path.display())]

@@ -105,7 +105,12 @@ impl Flusher {
         days: &[(SensorDay, DayColumns)],
     ) -> Result<Vec<DayWritten>, StoreError> {
         let columns = self.store.columns();
-        counted(columns.ok_or_else(no_days)?.write_columns(days).await)
+        counted(
+            columns
+                .ok_or_else(no_days)?
+                .write_columns(days, false)
+                .await,
+        )
     }
 
     fn day_store(&self) -> Result<&dyn DayStore, StoreError> {

@@ -8,7 +8,7 @@ use super::RollupView;
 use super::state::ORPHAN_MS;
 use crate::flush::Flusher;
 use model::{Clock, stable_hash};
-use store::days::{DayMark, MarkQuery, MarksOf};
+use store::days::{DayMark, MarkQuery, MarksOf, REMOVAL};
 
 /// Marks in one request.
 const PAGE: usize = 1000;
@@ -79,9 +79,10 @@ async fn list(
             return total;
         };
         after = Some(last.clone());
-        total += marks.len();
         let mut by_shard: Vec<Vec<DayMark>> = vec![vec![]; shards.len()];
-        for mark in marks {
+        // A service would not replace a day by one that counts less.
+        for mark in marks.into_iter().filter(|mark| *mark.instance != *REMOVAL) {
+            total += 1;
             by_shard[shard_of(stable_hash(&mark.sensor_id), shards.len())].push(mark);
         }
         for (shard, marks) in shards.iter().zip(by_shard) {

@@ -19,7 +19,7 @@ use store::maintain_columns::ColumnsMaintenance;
 use store::mongo::{ConvertOptions, MongoStore, ReconcileOptions, alone};
 
 /// The size of new pages.
-fn page_size(config: &Config) -> PageSize {
+pub(super) fn page_size(config: &Config) -> PageSize {
     PageSize {
         readings_max: config.bucket.max_readings,
         bytes_max: config.bucket.max_bytes,
@@ -87,7 +87,7 @@ enum Into {
 }
 
 /// The years 0 to 9999.
-const EVER: (i64, i64) = (-62_167_219_200_000, 253_402_300_800_000);
+pub(super) const EVER: (i64, i64) = (-62_167_219_200_000, 253_402_300_800_000);
 
 pub(crate) async fn reconcile(
     config: &Config,

@@ -23,6 +23,7 @@ mod journal;
 mod maintain;
 mod output;
 mod probe;
+mod remove;
 mod run;
 mod tail;
 mod tokens;
@@ -139,6 +140,9 @@ enum Command {
     /// Convert stored buckets from pages to the time-series collection or back; can be interrupted
     /// and repeated; exit code 0: done, 1: some were skipped or differ, 2: failed
     Convert(maintain::Convert),
+    /// Remove readings, single values, or sensors wholly, after a confirmation; the service may run. Can
+    /// be interrupted and repeated; exit code 0: done, 1: something was kept, 2: failed
+    Remove(remove::Remove),
     /// List, replay or remove dead letters: messages that could not be decoded or stored
     DeadLetters {
         #[command(subcommand)]
@@ -186,6 +190,7 @@ impl Command {
             | Command::Export(_)
             | Command::Reconcile(_)
             | Command::Convert(_)
+            | Command::Remove(_)
             | Command::DeadLetters { .. }
             | Command::Journal { .. } => MAINTENANCE_FAILED,
             _ => 1,
@@ -269,6 +274,7 @@ fn config_failed(command: &Command, error: impl std::fmt::Display) -> ExitCode {
         Command::Export(_)
         | Command::Reconcile(_)
         | Command::Convert(_)
+        | Command::Remove(_)
         | Command::DeadLetters { .. } => ExitCode::from(MAINTENANCE_FAILED),
         Command::Run => ExitCode::from(CONFIG_UNUSABLE),
         _ => failed,
@@ -323,6 +329,10 @@ fn with_config(
         Command::Convert(arguments) => runtime
             .block_on(with_store(&loaded.config, async |config, store| {
                 maintain::convert(config, store, arguments).await
+            })),
+        Command::Remove(arguments) => runtime
+            .block_on(with_store(&loaded.config, async |config, store| {
+                remove::remove(config, store, arguments).await
             })),
         Command::DeadLetters { command } => runtime
             .block_on(with_store(&loaded.config, async |config, store| {

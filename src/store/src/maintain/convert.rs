@@ -6,9 +6,11 @@
 //! `store::mongo::maintenance::convert` explains the order of the steps.
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::sync::Arc;
 
 use super::audit::{Kind, audit};
 use super::bucket::{Recomputed, without_duplicates};
+use super::removal::Removal;
 use super::{BucketMeasurements, PageSize, ReadingCounts, Step, StoredBucket, StoredPage};
 use crate::summary_pages::chunks;
 use model::rows::StatementLimits;
@@ -184,6 +186,8 @@ pub struct NotInPages {
 pub struct Conversion {
     key: BucketKey,
     settings: ConversionSettings,
+    /// What a conversion to pages leaves out.
+    removal: Option<Arc<Removal>>,
     tries: u32,
     moved: Option<u64>,
     state: State,
@@ -221,9 +225,22 @@ impl Conversion {
         Conversion {
             key,
             settings,
+            removal: None,
             tries: 0,
             moved: None,
             state: State::Documents,
+        }
+    }
+
+    /// The conversion to pages of what a removal leaves.
+    pub(crate) fn removing(
+        key: BucketKey,
+        settings: ConversionSettings,
+        removal: Arc<Removal>,
+    ) -> Conversion {
+        Conversion {
+            removal: Some(removal),
+            ..Conversion::new(key, settings)
         }
     }
 
@@ -305,10 +322,11 @@ impl Conversion {
                         _ => (self.done(Leftovers::None), &[]),
                     }
                 }
-                (State::HeldMeasurements(bucket), Answer::Measurements(measured)) => {
+                (State::HeldMeasurements(bucket), Answer::Measurements(mut measured)) => {
+                    measured.rows = self.left_of(measured.rows);
                     let bucket = measured_bucket(bucket, measured);
                     match count_held(&bucket) {
-                        Ok(0) => (self.done(Leftovers::None), &[]),
+                        Ok(0) if self.removal.is_none() => (self.done(Leftovers::None), &[]),
                         Ok(_) => (State::Remove(bucket), &[Step::Verified]),
                         Err(error) => (self.done(Leftovers::Kept(error)), &[]),
                     }
@@ -434,6 +452,14 @@ impl Conversion {
         State::Replace(Replacement { old: bucket, new }, moved)
     }
 
+    /// What the removal leaves of measurements.
+    fn left_of(&self, rows: Rows) -> Rows {
+        match &self.removal {
+            Some(removal) => removal.apply([&rows]).remove(0).rows,
+            None => rows,
+        }
+    }
+
     /// Replaces summaries by pages with their measurements, and adds empty pages if a writer expects
     /// more.
     fn replace_by_pages(&self, bucket: StoredBucket) -> State {
@@ -442,6 +468,7 @@ impl Conversion {
             EqualReadings::KeepAll => measured.rows,
             EqualReadings::KeepFirst => without_duplicates(&measured.rows, &mut HashSet::new()),
         };
+        let rows = self.left_of(rows);
         let room = StatementLimits {
             rows: self.settings.page.readings_max as usize,
             bytes: self.settings.page.bytes_max,

@@ -5,8 +5,10 @@
 
 pub mod audit;
 pub mod bucket;
+pub mod condition;
 pub mod convert;
 pub mod hour;
+pub mod removal;
 pub mod report;
 
 pub(crate) use audit::audit;

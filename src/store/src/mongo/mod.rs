@@ -53,6 +53,7 @@ pub use maintenance::Maintenance;
 pub use maintenance::alone::alone;
 pub use maintenance::convert::{ConvertOptions, Hook};
 pub use maintenance::reconcile::ReconcileOptions;
+pub use maintenance::remove::{RemoveOptions, Removed};
 pub use model::collections::{BUCKETS, CATALOG, LATEST, READINGS};
 pub use pack::packed_bytes;
 pub use read::pipelines::{ReadingsLocation, raw_readings_pipeline};

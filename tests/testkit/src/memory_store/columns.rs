@@ -13,10 +13,19 @@ const DAYS_MAX: usize = 3;
 
 impl Pages {
     /// See [`ColumnStore::write_columns`].
-    pub fn write_columns(&mut self, day: &SensorDay, columns: &DayColumns) -> DayWritten {
+    pub fn write_columns(
+        &mut self,
+        day: &SensorDay,
+        columns: &DayColumns,
+        replace: bool,
+    ) -> DayWritten {
         let key = (day.sensor_id.to_string(), day.day.start_ms);
         let stored = self.days.columns.get(&key);
-        if stored.is_some_and(|stored| stored.count() > columns.count()) {
+        if replace && columns.parts.is_empty() {
+            self.days.columns.remove(&key);
+            return DayWritten::Done;
+        }
+        if !replace && stored.is_some_and(|stored| stored.count() > columns.count()) {
             return DayWritten::Newer;
         }
         self.days.columns.insert(key, columns.clone());
@@ -76,9 +85,10 @@ impl ColumnStore for MemoryStore {
     fn write_columns<'a>(
         &'a self,
         days: &'a [(SensorDay, DayColumns)],
+        replace: bool,
     ) -> BoxFuture<'a, Result<Vec<DayWritten>, StoreError>> {
-        let write = |pages: &mut Pages, (day, columns): &(SensorDay, DayColumns)| {
-            pages.write_columns(day, columns)
+        let write = move |pages: &mut Pages, (day, columns): &(SensorDay, DayColumns)| {
+            pages.write_columns(day, columns, replace)
         };
         Box::pin(self.change(days, write))
     }

@@ -1,5 +1,6 @@
 //! Only one conversion of a database at a time: a second one would insert the measurements of the
-//! same bucket between the first one's read and its inserts, and they would be stored twice.
+//! same bucket between the first one's read and its inserts, and they would be stored twice. The same
+//! holds for a removal: a second one would clear the marks of days that the first one still changes.
 //!
 //! A conversion names its connections, and lists those of the server. A connection ends with its
 //! process, so nothing is left behind by one that is killed.
@@ -18,14 +19,14 @@ use crate::mongo::error::describe;
 const PATIENCE: Duration = Duration::from_secs(15);
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// Held while a conversion runs.
+/// Held while a conversion or a removal runs.
 #[derive(Debug)]
 pub struct Alone {
     /// Its connections are open until it is dropped.
     _client: Client,
 }
 
-/// Waits a moment until no other conversion of this database runs.
+/// Waits a moment until no other conversion or removal of this database runs.
 ///
 /// # Errors
 /// Another one runs, or the server cannot be asked.
@@ -58,7 +59,7 @@ pub async fn alone(config: &config::Store) -> Result<Alone, MaintainError> {
         }
         if Instant::now() >= until {
             return Err(MaintainError::Refused(
-                "another conversion of this database is running; wait until it has ended".into(),
+                "another conversion or removal of this database is running; wait until it has ended".into(),
             ));
         }
         tokio::time::sleep(PAUSE).await;

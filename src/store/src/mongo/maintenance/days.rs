@@ -286,7 +286,7 @@ impl Maintenance {
         Ok(days)
     }
 
-    async fn stored_day(
+    pub(crate) async fn stored_day(
         &self,
         sensor: &SensorId,
         day: Day,
@@ -304,7 +304,7 @@ impl Maintenance {
             .map(|(_, summary)| summary))
     }
 
-    async fn hours_of(
+    pub(crate) async fn hours_of(
         &self,
         sensor: &SensorId,
         from_ms: i64,
@@ -331,7 +331,7 @@ impl Maintenance {
 }
 
 /// The hours of one sensor, added up by day.
-struct HourStream {
+pub(crate) struct HourStream {
     of: Collections,
     cursor: Cursor<RawDocumentBuf>,
     open: Option<(Day, DaySummary)>,
@@ -339,7 +339,10 @@ struct HourStream {
 
 impl HourStream {
     /// The next day with readings.
-    async fn next(&mut self, zone: Zone) -> Result<Option<(Day, DaySummary)>, MaintainError> {
+    pub(crate) async fn next(
+        &mut self,
+        zone: Zone,
+    ) -> Result<Option<(Day, DaySummary)>, MaintainError> {
         while let Some(found) = self
             .cursor
             .try_next()
@@ -370,7 +373,7 @@ impl HourStream {
 
 /// Whether a stored day is as computed. Sums are compared exactly: both were added up in the same
 /// order. As text, because a sum may be NaN.
-fn same(stored: Option<&DaySummary>, computed: &DaySummary) -> bool {
+pub(crate) fn same(stored: Option<&DaySummary>, computed: &DaySummary) -> bool {
     stored == Some(computed)
         || stored.is_some_and(|stored| format!("{stored:?}") == format!("{computed:?}"))
 }

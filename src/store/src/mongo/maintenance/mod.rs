@@ -1,5 +1,5 @@
-//! Commands of the operator on stored data: reconcile, convert, fill and check days; and the removal
-//! of entries of the catalogue.
+//! Commands of the operator on stored data: reconcile, convert, remove, fill and check days; and the
+//! removal of entries of the catalogue.
 
 pub(super) mod alone;
 pub(super) mod convert;
@@ -8,6 +8,7 @@ pub(super) mod days;
 pub(super) mod drop_duplicates;
 pub(super) mod expire_catalog;
 pub(super) mod reconcile;
+pub(super) mod remove;
 pub(super) mod repair;
 
 use std::time::Duration;

@@ -42,7 +42,8 @@ pub(crate) fn unchanged_filter(key: &BucketKey, page: &StoredPage) -> Document {
     filter
 }
 
-fn readings(rows: &Rows) -> Array {
+/// Rows as the field `readings` of a page.
+pub(crate) fn readings(rows: &Rows) -> Array {
     let reading = |row: model::rows::Row<'_>| {
         let mut reading = doc! { "ts": DateTime::from_millis(row.ts_ms) };
         reading.extend(
@@ -55,7 +56,7 @@ fn readings(rows: &Rows) -> Array {
 }
 
 /// The fields that a recomputation sets in a document.
-fn counted(recomputed: &Recomputed, unreadable: u32) -> Document {
+pub(crate) fn counted(recomputed: &Recomputed, unreadable: u32) -> Document {
     let mut set = doc! {
         "count": (recomputed.count + u64::from(unreadable)) as i32,
         "summary": summary_document(recomputed.fields.iter().map(|(name, (s, _))| (name, s))),

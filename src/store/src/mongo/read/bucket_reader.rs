@@ -47,7 +47,8 @@ pub(crate) fn failed(what: &'static str) -> impl Fn(mongodb::error::Error) -> Ma
     move |error| MaintainError::Server(format!("{what}: {}", describe(&error)))
 }
 
-/// Inspects the time-series collection, and how the server can read it.
+/// Inspects the time-series collection, and how the server can read it, for commands that do not
+/// prepare the database. Queries are possible afterwards.
 pub(crate) async fn find_measurements(
     connection: &Connection,
     detected: &Detected,
@@ -63,7 +64,13 @@ pub(crate) async fn find_measurements(
     let options = found.options(READINGS);
     let series = options.and_then(|o| o.get_document("timeseries").ok());
     let fields = series.map(|s| (s.get_str("timeField").ok(), s.get_str("metaField").ok()));
-    if fields != Some((Some("ts"), Some("meta"))) {
+    let is_there = fields == Some((Some("ts"), Some("meta")));
+    if is_there {
+        detected.note_measurements();
+    }
+    // These commands begin no bucket.
+    detected.choose(detected.storage_mode());
+    if !is_there {
         return Ok(MeasurementsFound::Absent);
     }
     let expire = options.and_then(|o| o.get("expireAfterSeconds"));

@@ -50,8 +50,9 @@ impl ColumnStore for ColumnDays {
     fn write_columns<'a>(
         &'a self,
         days: &'a [(SensorDay, DayColumns)],
+        replace: bool,
     ) -> BoxFuture<'a, Result<Vec<DayWritten>, StoreError>> {
-        Box::pin(self.writer.put(days))
+        Box::pin(self.writer.put(days, replace))
     }
 
     fn columns_of<'a>(

@@ -381,9 +381,10 @@ pub(crate) async fn next_sensors(
 async fn newest(of: Collections, sensor_id: SensorId) -> Found<StoredSensor> {
     let mut sensor = StoredSensor::default();
     let sort = doc! { "sensor_id": 1, "bucket_start": -1, "page": 1 };
+    // A removal may leave empty pages.
     let find = of
         .buckets
-        .find(doc! { "sensor_id": &*sensor_id })
+        .find(doc! { "sensor_id": &*sensor_id, "count": { "$ne": 0 } })
         .sort(sort)
         .limit(1)
         .max_time(TIME_MAX);

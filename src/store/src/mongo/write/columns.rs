@@ -32,18 +32,27 @@ impl ColumnWriter {
     }
 
     /// See [`crate::columns::ColumnStore::write_columns`].
-    pub(crate) async fn put(&self, days: &[Day]) -> Result<Vec<DayWritten>, StoreError> {
+    pub(crate) async fn put(
+        &self,
+        days: &[Day],
+        is_forced: bool,
+    ) -> Result<Vec<DayWritten>, StoreError> {
         let mut written = Vec::with_capacity(days.len());
         let mut rest = days;
         while !rest.is_empty() {
             let mut bytes = 0;
             let fits = |(_, columns): &&Day| {
                 bytes += columns.about_bytes();
-                bytes <= COMMAND_BYTES_MAX && columns.parts.len() <= 1
+                bytes <= COMMAND_BYTES_MAX && columns.parts.len() <= 1 && !is_forced
             };
             let (some, others) = rest.split_at(rest.iter().take_while(fits).count().max(1));
             let answers = match some {
-                [day] if day.1.parts.len() > 1 => self.put_set(day).await.map(|done| vec![done]),
+                [day] if is_forced && day.1.parts.is_empty() => self.remove(&day.0).await,
+                // Also a single part: the stored day may have several.
+                [day] if day.1.parts.len() > 1 || is_forced => {
+                    let done = self.put_set(day, is_forced).await;
+                    done.map(|done| vec![done])
+                }
                 some => self.put_single(some).await,
             };
             written.extend(if written.is_empty() {
@@ -60,25 +69,41 @@ impl ColumnWriter {
     async fn put_single(&self, days: &[Day]) -> Result<Vec<DayWritten>, StoreError> {
         let part = |(day, columns): &Day| {
             let part = columns.parts.first()?;
-            Some(replace(part_document(day, columns, (0, part), None)))
+            Some(replace(part_document(day, columns, (0, part), None), false))
         };
         let documents = days.iter().filter_map(part).collect();
         let mut written = replace_all(&self.connection, COLUMNS, documents).await?;
         let are_kept = |(_, columns): &&Day| !columns.parts.is_empty();
         let days: Vec<&Day> = days.iter().filter(are_kept).collect();
-        self.put_hours(&days, &mut written).await?;
+        self.put_hours(&days, &mut written, false).await?;
         Ok(written)
     }
 
+    /// Removes a day.
+    async fn remove(&self, day: &SensorDay) -> Result<Vec<DayWritten>, StoreError> {
+        for collection in [COLUMNS, DAY_HOURS] {
+            let deletes = [doc! { "q": of_day(day), "limit": 0 }];
+            let command = doc! { "delete": collection, "deletes": deletes.to_vec() };
+            self.connection.apply_all(command).await.map_err(in_part)?;
+        }
+        Ok(vec![DayWritten::Done])
+    }
+
     /// Writes the hours of those days whose columns were written.
-    async fn put_hours(&self, days: &[&Day], written: &mut [DayWritten]) -> Result<(), StoreError> {
+    async fn put_hours(
+        &self,
+        days: &[&Day],
+        written: &mut [DayWritten],
+        is_forced: bool,
+    ) -> Result<(), StoreError> {
         let at: Vec<usize> = (0..days.len())
             .filter(|at| written[*at] == DayWritten::Done)
             .collect();
         let hours = at.iter().map(|at| {
             let (day, columns) = days[*at];
             let bounds = bounds(day, self.connection.span());
-            replace(hours_document(day, columns, bounds.len().saturating_sub(1)))
+            let document = hours_document(day, columns, bounds.len().saturating_sub(1));
+            replace(document, is_forced)
         });
         let answers = replace_all(&self.connection, DAY_HOURS, hours.collect()).await;
         for (at, answer) in at.iter().zip(answers.map_err(in_part)?) {
@@ -92,17 +117,14 @@ impl ColumnWriter {
 
     /// Writes a day of several parts as a new set: first all parts but part 0, under numbers of their
     /// own, then part 0, which makes them the day's. Then removes what is left of other sets.
-    async fn put_set(&self, day: &Day) -> Result<DayWritten, StoreError> {
+    async fn put_set(&self, day: &Day, is_forced: bool) -> Result<DayWritten, StoreError> {
         let (sensor_day, columns) = day;
         let set = PartSet {
             id: fastrand::i64(1..),
             parts: i32::try_from(columns.parts.len()).unwrap_or(i32::MAX),
             count: columns.count() as i64,
         };
-        let of_day = doc! {
-            "sensor_id": &*sensor_day.sensor_id,
-            "day": DateTime::from_millis(sensor_day.day.start_ms),
-        };
+        let of_day = of_day(sensor_day);
         // Another instance may add a set at the same time, so the numbers must differ.
         let first = match self.last_part(of_day.clone()).await? {
             0 => 1,
@@ -131,16 +153,20 @@ impl ColumnWriter {
             }
         }
         let part_0 = part_document(sensor_day, columns, (0, part_0), Some(set));
-        let written = replace_all(&self.connection, COLUMNS, vec![replace(part_0)]).await;
+        let part_0 = vec![replace(part_0, is_forced)];
+        let written = replace_all(&self.connection, COLUMNS, part_0).await;
         let mut written = written.map_err(in_part)?;
         // What is left of sets that count fewer. One that counts as many or more may be of an instance
         // that is still writing it.
         let mut older = of_day;
-        older.extend(doc! { "part": { "$gt": 0 }, "set.id": { "$ne": set.id }, "set.count": { "$lt": set.count } });
+        older.extend(doc! { "part": { "$gt": 0 }, "set.id": { "$ne": set.id } });
+        if !is_forced {
+            older.insert("set.count", doc! { "$lt": set.count });
+        }
         let deletes = [doc! { "q": older, "limit": 0 }];
         let command = doc! { "delete": COLUMNS, "deletes": deletes.to_vec(), "ordered": false };
         self.connection.apply_all(command).await.map_err(in_part)?;
-        self.put_hours(&[day], &mut written).await?;
+        self.put_hours(&[day], &mut written, is_forced).await?;
         Ok(written.swap_remove(0))
     }
 
@@ -156,9 +182,14 @@ impl ColumnWriter {
     }
 }
 
+/// The filter for the documents of a day.
+fn of_day(day: &SensorDay) -> Document {
+    doc! { "sensor_id": &*day.sensor_id, "day": DateTime::from_millis(day.day.start_ms) }
+}
+
 /// Replaces a document with this id by this one if what it stands for counts as many readings or more:
-/// a part 0 stands for its set.
-fn replace(document: Document) -> Document {
+/// a part 0 stands for its set. `is_forced`: in any case.
+fn replace(document: Document, is_forced: bool) -> Document {
     let key = |name: &str| document.get(name).cloned().unwrap_or(Bson::Null);
     let set = document.get_document("set");
     let count = set.map_or_else(
@@ -166,14 +197,10 @@ fn replace(document: Document) -> Document {
         |set| set.get("count").cloned().unwrap_or(Bson::Null),
     );
     let fewer = doc! { "$lte": count };
-    let q = doc! {
-        "_id": key("_id"),
-        "sensor_id": key("sensor_id"),
-        "day": key("day"),
-        "$or": [
-            { "set": { "$exists": false }, "count": fewer.clone() },
-            { "set.count": fewer },
-        ],
-    };
+    let mut q = doc! { "_id": key("_id"), "sensor_id": key("sensor_id"), "day": key("day") };
+    if !is_forced {
+        let none = doc! { "set": { "$exists": false }, "count": fewer.clone() };
+        q.insert("$or", [none, doc! { "set.count": fewer }]);
+    }
     doc! { "q": q, "u": document, "upsert": true }
 }
