@@ -83,7 +83,15 @@ impl Directory {
         let bytes = match std::fs::read(&path) {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == ErrorKind::NotFound => {
-                let mut entries = std::fs::read_dir(&self.path).map_err(failed(&self.path))?;
+                // A run that was killed as it began has left only this.
+                let partial = format!(".{STATE}.partial");
+                let is_other = |entry: &io::Result<std::fs::DirEntry>| {
+                    entry
+                        .as_ref()
+                        .map_or(true, |entry| entry.file_name() != *partial)
+                };
+                let entries = std::fs::read_dir(&self.path).map_err(failed(&self.path))?;
+                let mut entries = entries.filter(is_other);
                 let state = State {
                     parameters,
                     ..State::default()
@@ -202,6 +210,9 @@ mod tests {
         std::fs::write(path.join(STATE), "{}x").unwrap();
         let damaged = directory.load(parameters("csv")).unwrap_err();
         assert!(matches!(damaged, StateError::Content(_)), "{damaged}");
+        std::fs::remove_file(path.join(STATE)).unwrap();
+        std::fs::write(path.join(".export.json.partial"), "{").unwrap();
+        assert_eq!(directory.load(parameters("csv")).unwrap().readings, 0);
         std::fs::remove_file(path.join(STATE)).unwrap();
         std::fs::write(path.join("2024-03-01-000.csv"), "").unwrap();
         let foreign = directory.load(parameters("csv")).unwrap_err();
