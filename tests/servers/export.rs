@@ -336,9 +336,9 @@ fn a_killed_export_continues_and_a_full_disk_leaves_no_half_file() {
     // Only these rights are needed.
     mongod.add_user("reader", vec![doc! { "role": "read", "db": &database }]);
     let uri = mongod.uri_as("reader");
-    let from = midnight(15);
-    let days = 12;
-    let sensors = 20;
+    let from = midnight(30);
+    let days = 25;
+    let sensors = 40;
     let mut sent = vec![];
     for day in 0..days {
         for sensor in 0..sensors {
