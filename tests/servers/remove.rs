@@ -115,7 +115,7 @@ async fn a_spike_goes_after_a_confirmation_and_the_rest_stays() {
     assert!(!changed.contains_key("has_overflow"));
     assert_eq!(seed.readings().await, left);
 
-    // Whole hours: a single open page is deleted, others are emptied; the view shows neither.
+    // Whole hours: a single open page is deleted, others are emptied: the view shows no reading.
     let (code, text, error) = seed.run(&["remove", "--sensor", "b", "--to", "2024-03-02", "--yes"]);
     assert_eq!(code, 0, "{text}{error}");
     assert_eq!(seed.page("b", START, 0).await, None);

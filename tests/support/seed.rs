@@ -197,7 +197,9 @@ impl Seed {
                 (int(row.get("count").unwrap()), int(sum)),
             )
         };
-        rows.iter().map(row).collect()
+        // An emptied hour counts no reading.
+        let has_some = |of: &&Document| int(of.get("count").unwrap()) > 0;
+        rows.iter().filter(has_some).map(row).collect()
     }
 
     /// Runs the binary on this database: exit code, standard output, standard error.

@@ -41,8 +41,6 @@ pub(crate) fn summaries_pipeline() -> Vec<Document> {
             "as": "merged",
         } },
         row_of_several_pages(),
-        // A removal may leave empty pages, which are sealed.
-        doc! { "$match": { "count": { "$gt": 0 } } },
     ];
     let mut pipeline = of_one;
     pipeline.push(doc! { "$unionWith": { "coll": BUCKETS, "pipeline": of_several } });
