@@ -69,12 +69,8 @@ enum Command {
         /// Only these parts, separated by commas
         #[arg(long, value_enum, value_delimiter = ',')]
         only: Vec<compare::Part>,
-        /// Add the result to loadtest/RESULTS.md
-        #[arg(long)]
-        record: bool,
-        /// A note for the record, for instance what was changed
-        #[arg(long, default_value = "")]
-        note: String,
+        #[command(flatten)]
+        recording: Recording,
     },
     /// Fill MongoDB with a month of readings in four layouts, and measure queries; with --promql,
     /// compare PromQL with Prometheus and VictoriaMetrics; exit code 1 if answers differ
@@ -90,12 +86,8 @@ enum Command {
         /// Number of days
         #[arg(long, default_value_t = 30)]
         days: i64,
-        /// Add the result to loadtest/RESULTS.md
-        #[arg(long)]
-        record: bool,
-        /// A note for the record, for instance what was changed
-        #[arg(long, default_value = "")]
-        note: String,
+        #[command(flatten)]
+        recording: Recording,
     },
     /// Measure cheap PromQL queries beside four viewers who repeat an expensive one
     Starve {
@@ -107,12 +99,8 @@ enum Command {
         /// Number of days
         #[arg(long, default_value_t = 30)]
         days: i64,
-        /// Add the result to loadtest/RESULTS.md
-        #[arg(long)]
-        record: bool,
-        /// A note for the record, for instance what was changed
-        #[arg(long, default_value = "")]
-        note: String,
+        #[command(flatten)]
+        recording: Recording,
     },
     /// Run a steady load over MQTT and HTTP for a long time, with restarts; exit code 1 if a
     /// reading is missing or duplicated
@@ -155,13 +143,19 @@ enum Command {
         /// Run a short version of the scenario, to see that everything works
         #[arg(long)]
         short: bool,
-        /// Add the result to loadtest/RESULTS.md
-        #[arg(long)]
-        record: bool,
-        /// A note for the record, for instance what was changed
-        #[arg(long, default_value = "")]
-        note: String,
+        #[command(flatten)]
+        recording: Recording,
     },
+}
+
+#[derive(clap::Args)]
+struct Recording {
+    /// Add the result to loadtest/RESULTS.md
+    #[arg(long)]
+    record: bool,
+    /// A note for the record, for instance what was changed
+    #[arg(long, default_value = "")]
+    note: String,
 }
 
 #[derive(clap::Args)]
@@ -222,31 +216,27 @@ async fn command(command: Command) -> Result<bool, Failure> {
         Command::Compare {
             common,
             only,
-            record,
-            note,
+            recording: Recording { record, note },
         } => run_comparison(common, &only, record, &note).await,
         Command::Reads {
             common,
             promql: true,
             sensors,
             days,
-            record,
-            note,
+            recording: Recording { record, note },
         } => run_promql(&common, (sensors, days), record, &note).await,
         Command::Reads {
             common,
             promql: false,
             sensors,
             days,
-            record,
-            note,
+            recording: Recording { record, note },
         } => run_reads(common, sensors, days, record, &note).await,
         Command::Starve {
             common,
             sensors,
             days,
-            record,
-            note,
+            recording: Recording { record, note },
         } => run_starve(&common, (sensors, days), record, &note).await,
         Command::Soak {
             common,
@@ -263,8 +253,7 @@ async fn command(command: Command) -> Result<bool, Failure> {
             rounds,
             each_phase,
             short,
-            record,
-            note,
+            recording: Recording { record, note },
         } => {
             let options = |binary, settings| run::Options {
                 binary,
