@@ -150,7 +150,8 @@ settings! {
         lookback: Duration = 5 * MINUTE, duration(MS..=8760 * HOUR);
         /// Time limit of a query, waiting for its turn included.
         timeout: Duration = 30 * SECOND, duration(MS..=HOUR);
-        /// Concurrent expensive queries; others wait. Cheap ones have places of their own.
+        /// Expensive queries that run at the same time; more of them wait. Cheap queries have separate
+        /// places.
         queries_max: usize = 4, count(1..=1000);
         /// Series that one query may select.
         series_max: usize = 200_000, count(1..=100_000_000);

@@ -17,7 +17,7 @@ use super::units::parse_duration;
 
 /// Characters of the label of a range, in a metric.
 const LABEL_CHARS_MAX: usize = 64;
-/// Each entry is compared with each name of a batch, and has series of its own.
+/// Each entry is compared with each name of a batch, and has separate series.
 const RANGES_MAX: usize = 64;
 
 settings! {

@@ -1,7 +1,7 @@
 //! Which query works next. Pure.
 //!
-//! A query is *light* or *heavy*, by its [cost](super::cost). Light ones have places of their own, so
-//! they never wait for a heavy one. A heavy query needs one of `promql.queries_max` places, which
+//! A query is *light* or *heavy*, by its [cost](super::cost). Light ones have separate places, so they
+//! never wait for a heavy one. A heavy query needs one of `promql.queries_max` places, which
 //! limit memory, and works in chunks: for each it needs a turn. Few turns are given at a time, so that
 //! heavy queries leave processor and MongoDB to others.
 //!
