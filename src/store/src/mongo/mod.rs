@@ -415,6 +415,7 @@ impl Store for MongoStore {
         if self.tier().is_none() {
             return found;
         }
+        let query = Arc::new(query);
         let complete = move |found| {
             let query = query.clone();
             async move { with_removed(self, &query, found).await }
