@@ -37,6 +37,7 @@ pub use self::labels::Labels;
 pub(crate) use self::labels::{METRIC_NAME, SENSOR_ID};
 pub use self::matcher::Matcher;
 pub use self::parse::{format as format_query, parse, parse_selector};
+pub(crate) use self::series::joined;
 pub use self::series::{
     Part, Sample, SelectedSeries, SelectorRequest, Series, SeriesData, Source, Value, WindowStats,
     Windows,

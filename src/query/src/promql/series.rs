@@ -174,6 +174,15 @@ pub struct Part {
 impl Part {
     /// Nothing of the series is left.
     pub(crate) const WHOLE: i64 = i64::MAX;
+
+    /// The samples of each series that has not only statistics.
+    pub(crate) fn samples_mut(&mut self) -> impl Iterator<Item = &mut Vec<Sample>> {
+        let each = self.series.iter_mut();
+        each.filter_map(|series| match &mut series.data {
+            SeriesData::Samples(samples) => Some(samples),
+            SeriesData::Windows(_) => None,
+        })
+    }
 }
 
 /// Where the samples of a query's selectors come from, part by part, so that only those of one part
@@ -185,6 +194,36 @@ pub trait Source {
     /// # Errors
     /// [`PromqlError::Unread`] if the source has failed, which then knows why.
     fn next(&mut self, selector: usize) -> Result<Option<Part>, PromqlError>;
+}
+
+/// Joins the parts of a selector into whole series, ordered by their labels, without those that have no
+/// samples.
+pub(crate) fn joined<E>(
+    mut next: impl FnMut() -> Result<Option<Part>, E>,
+) -> Result<Vec<Series>, E> {
+    let mut all: Vec<Series> = vec![];
+    // Of the series whose stretches arrive.
+    let mut open: Vec<Series> = vec![];
+    while let Some(part) = next()? {
+        for (i, found) in part.series.into_iter().enumerate() {
+            let SeriesData::Samples(mut samples) = found.data else {
+                continue;
+            };
+            match open.get_mut(i) {
+                Some(series) => series.samples.append(&mut samples),
+                None => open.push(Series {
+                    labels: found.labels,
+                    samples,
+                }),
+            }
+        }
+        if part.until_ms == Part::WHOLE {
+            all.append(&mut open);
+        }
+    }
+    all.retain(|series| !series.samples.is_empty());
+    all.sort_by(|a, b| a.labels.cmp(&b.labels));
+    Ok(all)
 }
 
 /// All series of each selector, each given once.

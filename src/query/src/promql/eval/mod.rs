@@ -30,7 +30,7 @@ use self::grid::{Grid, Point, Row, series};
 use super::ast::{Expr, Query, Selector, Subquery};
 use super::error::PromqlError;
 use super::labels::Labels;
-use super::series::{Part, Series, SeriesData, Source, Value};
+use super::series::{Series, Source, Value, joined};
 
 pub use self::evaluator::{Evaluated, Stop};
 pub use self::grid::QueryTime;
@@ -170,30 +170,16 @@ impl Evaluator<'_> {
     ) -> Result<Vec<Series>, PromqlError> {
         let end_ms = self.resolve(selector.at).unwrap_or(at_ms) - selector.offset_ms;
         let within = end_ms - range_ms + 1..=end_ms;
-        let mut all = vec![];
-        let mut open: Vec<Series> = vec![];
-        while let Some(part) = self.source.next(selector.id)? {
-            for (i, found) in part.series.into_iter().enumerate() {
-                let SeriesData::Samples(mut samples) = found.data else {
-                    continue;
-                };
+        joined(|| {
+            let Some(mut part) = self.source.next(selector.id)? else {
+                return Ok(None);
+            };
+            for samples in part.samples_mut() {
                 samples.retain(|s| within.contains(&s.ts_ms));
                 self.hold(samples.len())?;
-                match open.get_mut(i) {
-                    Some(series) => series.samples.append(&mut samples),
-                    None => open.push(Series {
-                        labels: found.labels,
-                        samples,
-                    }),
-                }
             }
-            if part.until_ms == Part::WHOLE {
-                all.append(&mut open);
-            }
-        }
-        all.retain(|series| !series.samples.is_empty());
-        all.sort_by(|a, b| a.labels.cmp(&b.labels));
-        Ok(all)
+            Ok(Some(part))
+        })
     }
 
     fn raw_subquery(&mut self, subquery: &Subquery, grid: Grid) -> Result<Value, PromqlError> {

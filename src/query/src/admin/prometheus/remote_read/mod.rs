@@ -20,13 +20,12 @@ use axum::response::Response;
 use axum::routing::post;
 
 use self::request::{BODY_BYTES_MAX, ReadRequest, RequestError};
-use self::response::Found;
 use super::answer::PrometheusError;
 use super::body::receive;
 use super::run::{Runner, Shown, Work};
 use crate::admin::access::{Access, Reader, guard};
 use crate::cost::Cost;
-use crate::promql::{Part, PromqlError, SelectorRequest, SeriesData};
+use crate::promql::{Part, PromqlError, SelectorRequest, Series, joined};
 
 /// Bytes of an error's JSON body.
 const ERROR_BYTES_MAX: usize = 64 << 10;
@@ -95,36 +94,21 @@ fn parsed(body: &[u8], shown: &Shown) -> Result<Vec<SelectorRequest>, Prometheus
 }
 
 /// The series of each query, ordered by their labels; without those that have no samples.
-fn load(work: &Work, queries: Vec<SelectorRequest>) -> Result<Vec<Vec<Found>>, PrometheusError> {
+fn load(work: &Work, queries: Vec<SelectorRequest>) -> Result<Vec<Vec<Series>>, PrometheusError> {
     let places = 0..queries.len();
     let mut source = work.find(queries, Cost::default())?;
     let mut left = work.settings.samples_max;
-    let mut all = vec![];
-    for query in places {
-        let mut series: Vec<Found> = vec![];
-        // Of the series whose stretches arrive.
-        let mut open: Vec<Found> = vec![];
-        while let Some(part) = source.read(query)? {
-            for (i, found) in part.series.into_iter().enumerate() {
-                let SeriesData::Samples(mut samples) = found.data else {
-                    continue;
-                };
+    let of_query = |query| {
+        joined(|| {
+            let mut part = source.read(query)?;
+            for samples in part.iter_mut().flat_map(Part::samples_mut) {
                 let rest = left.checked_sub(samples.len());
                 left = rest.ok_or_else(PromqlError::too_many_samples)?;
-                match open.get_mut(i) {
-                    Some((_, all)) => all.append(&mut samples),
-                    None => open.push((found.labels, samples)),
-                }
             }
-            if part.until_ms == Part::WHOLE {
-                series.append(&mut open);
-            }
-        }
-        series.retain(|(_, samples)| !samples.is_empty());
-        series.sort_by(|(a, _), (b, _)| a.cmp(b));
-        all.push(series);
-    }
-    Ok(all)
+            Ok(part)
+        })
+    };
+    places.map(of_query).collect()
 }
 
 fn answered(kind: &'static str, body: Body) -> Response {

@@ -5,15 +5,12 @@
 //! written, piece by piece, and a series is freed as soon as it is written. The samples are never in
 //! memory a second time uncompressed.
 
-use crate::promql::{Labels, Sample};
+use crate::promql::{Labels, Sample, Series};
 use model::protobuf::{put_bytes, put_double, put_length, put_number, put_varint};
 
 /// Bytes that are compressed together. Snappy's encoder divides its input into pieces of this size
 /// too, so the answer is as small as one that is compressed as a whole.
 const PIECE_BYTES: usize = 64 << 10;
-
-/// One series of an answer, its samples ordered by time.
-pub(super) type Found = (Labels, Vec<Sample>);
 
 /// The answer has more bytes than the length of a block of snappy can tell.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -24,9 +21,9 @@ pub(super) struct TooLarge;
 ///
 /// # Errors
 /// The answer is too large.
-pub(super) fn samples(results: Vec<Vec<Found>>) -> Result<Vec<u8>, TooLarge> {
+pub(super) fn samples(results: Vec<Vec<Series>>) -> Result<Vec<u8>, TooLarge> {
     let result_bytes =
-        |found: &Vec<Found>| found.iter().map(|s| field_bytes(series_bytes(s))).sum();
+        |found: &Vec<Series>| found.iter().map(|s| field_bytes(series_bytes(s))).sum();
     let sizes: Vec<usize> = results.iter().map(result_bytes).collect();
     let total = sizes.iter().map(|bytes| field_bytes(*bytes)).sum();
     let mut block = Block::new(total)?;
@@ -40,7 +37,7 @@ pub(super) fn samples(results: Vec<Vec<Found>>) -> Result<Vec<u8>, TooLarge> {
     block.end()
 }
 
-fn put_series((labels, samples): &Found, block: &mut Block) -> Result<(), TooLarge> {
+fn put_series(Series { labels, samples }: &Series, block: &mut Block) -> Result<(), TooLarge> {
     put_labels(labels, &mut block.piece);
     let mut message = vec![];
     for Sample { ts_ms, value } in samples {
@@ -64,7 +61,7 @@ fn put_labels(labels: &Labels, out: &mut Vec<u8>) {
 }
 
 /// Bytes of a series as `put_series` writes it.
-fn series_bytes((labels, samples): &Found) -> usize {
+fn series_bytes(Series { labels, samples }: &Series) -> usize {
     let mut head = vec![];
     put_labels(labels, &mut head);
     let sample = |sample: &Sample| field_bytes(9 + 1 + number_bytes(sample.ts_ms as u64));
@@ -135,9 +132,12 @@ mod tests {
     use super::*;
     use model::protobuf::Fields;
 
-    fn series(name: &str, samples: impl Iterator<Item = (i64, f64)>) -> Found {
+    fn series(name: &str, samples: impl Iterator<Item = (i64, f64)>) -> Series {
         let samples = samples.map(|(ts_ms, value)| Sample { ts_ms, value });
-        (Labels::of(&[("__name__", name)]), samples.collect())
+        Series {
+            labels: Labels::of(&[("__name__", name)]),
+            samples: samples.collect(),
+        }
     }
 
     /// The messages inside fields with this number.
@@ -168,7 +168,7 @@ mod tests {
         for (result, given) in results.into_iter().zip(&given) {
             let found = inside(result, 1);
             assert_eq!(found.len(), given.len());
-            for (series, (labels, samples)) in found.into_iter().zip(given) {
+            for (series, Series { labels, samples }) in found.into_iter().zip(given) {
                 let label = inside(series, 1)[0];
                 let name = labels.iter().next().unwrap().1.as_bytes();
                 assert!(inside(label, 2) == [name]);
