@@ -419,7 +419,8 @@ fn columns(mode: &str) {
     const DAYS: i64 = 30;
     let rig = Rig::start(
         mode,
-        "columns.enabled = true\n[rollup]\nlate = \"300ms\"\nsettle = \"1s\"\n",
+        // The samples of a month are more: those of one window count.
+        "columns.enabled = true\npromql.samples_max = 2000\n[rollup]\nlate = \"300ms\"\nsettle = \"1s\"\n",
     );
     let base = today() - (DAYS + 2) * DAY;
     let times = || {

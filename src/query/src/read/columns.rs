@@ -9,11 +9,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::series::Wanted;
+use super::series::{Wanted, fields_of};
 use super::{ReadError, ReadService};
 use model::{Day, SensorId};
-use pipeline::accumulate::UnstoredBucket;
-use pipeline::accumulate::state::snapshot::UnstoredRows;
 use store::columns::{ColumnsQuery, StoredColumns};
 
 /// Buckets of one sensor, and of all together, whose pages cost less than the search for columns.
@@ -50,44 +48,34 @@ impl ReadService {
         }
     }
 
-    /// For each sensor the columns of these days that have all readings of their day; and the sensors
-    /// that must be asked for again, because their columns do not fit into this answer.
+    /// For each sensor the columns of these days that are not in `changed`; and the sensors that must be
+    /// asked for again, because their columns do not fit into this answer.
     pub(super) async fn columned_days(
         &self,
         wanted: &[Wanted],
-        views: &[UnstoredRows],
         days: &[Day],
+        changed: &[BTreeSet<Day>],
     ) -> Result<(Vec<ColumnedDays>, BTreeSet<SensorId>), ReadError> {
         let mut usable = vec![ColumnedDays::new(); wanted.len()];
-        let none = BTreeSet::new();
         let (Some(first), Some(last), Some(store)) =
             (days.first(), days.last(), self.store.columns())
         else {
-            return Ok((usable, none));
+            return Ok((usable, BTreeSet::new()));
         };
-        let sensor_ids: Vec<SensorId> = wanted.iter().map(|of| of.sensor_id.clone()).collect();
-        let held = views.iter().map(|view| view.buckets.iter());
-        let held = held.map(|buckets| buckets.map(UnstoredBucket::start));
-        let Some(changed) = self.changed_days(&sensor_ids, held, days).await? else {
-            return Ok((usable, none));
-        };
-        let place: BTreeMap<&SensorId, usize> = sensor_ids.iter().zip(0..).collect();
-        let fields = wanted.iter().flat_map(|of| &of.fields);
-        let fields: BTreeSet<&String> = fields.map(|(field, _)| field).collect();
         let query = ColumnsQuery {
-            sensor_ids: sensor_ids.clone(),
+            sensor_ids: wanted.iter().map(|of| of.sensor_id.clone()).collect(),
             from_ms: first.start_ms,
             to_ms: last.end_ms,
-            fields: fields.into_iter().cloned().collect(),
+            fields: fields_of(wanted),
         };
+        let place: BTreeMap<&SensorId, usize> = query.sensor_ids.iter().zip(0..).collect();
         let found = store.columns_of(&query).await?;
         for stored in found.days {
             let Some(i) = place.get(&stored.sensor_id).copied() else {
                 continue;
             };
             let day = self.zone.day(stored.day_ms);
-            let is_known = views[i].cut_ms.is_none_or(|cut_ms| day.end_ms <= cut_ms);
-            if is_known && day.start_ms == stored.day_ms && !changed[i].contains(&day) {
+            if day.start_ms == stored.day_ms && !changed[i].contains(&day) {
                 usable[i].insert(day, stored);
             }
         }

@@ -5,10 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::hours::{Hour, Hours};
 use super::{QueryResult, ReadError, ReadService};
 use model::{BucketStart, Day, SensorId, Zone, stable_hash};
+use pipeline::accumulate::UnstoredBucket;
+use pipeline::accumulate::state::snapshot::UnstoredRows;
 use pipeline::route::shard_of;
 use store::days::{DayQuery, MarkQuery, MarksOf};
 
-/// Marks of one sensor that are read: days whose hours are then read.
+/// Marks that are read, of one or of several sensors; with more, all days are read from their hours.
 const MARKS_MAX: usize = 10_000;
 
 /// Summaries by day; without days that have no readings.
@@ -41,23 +43,26 @@ impl ReadService {
     }
 
     /// For each sensor those of these days whose documents may be older than its readings: the pending
-    /// ones, those of the buckets in `held`, which have rows in memory, and those that an instance has
-    /// marked. `None`: too many are marked. The rows in memory must have been asked for before.
+    /// ones, those with rows in memory, by `views`, which were made before, and those that an instance
+    /// has marked. `None`: too many are marked.
     pub(super) async fn changed_days(
         &self,
         sensor_ids: &[SensorId],
-        held: impl Iterator<Item = impl Iterator<Item = BucketStart>>,
+        views: &[UnstoredRows],
         days: &[Day],
     ) -> Result<Option<Vec<BTreeSet<Day>>>, ReadError> {
         let Some(store) = self.store.days() else {
             return Ok(None);
         };
         let mut changed: Vec<BTreeSet<Day>> = vec![];
-        for (sensor_id, held) in sensor_ids.iter().zip(held) {
+        for (sensor_id, view) in sensor_ids.iter().zip(views) {
             let shard = shard_of(stable_hash(sensor_id), self.rollups.len());
             let pending = self.rollups[shard].pending(sensor_id, days.iter().copied());
+            let held = view.buckets.iter().map(UnstoredBucket::start);
             let held = held.map(|start| self.zone.day(start.0));
-            changed.push(pending.into_iter().chain(held).collect());
+            let is_unknown = |day: &&Day| view.cut_ms.is_some_and(|cut_ms| day.end_ms > cut_ms);
+            let unknown = days.iter().filter(is_unknown).copied();
+            changed.push(pending.into_iter().chain(held).chain(unknown).collect());
         }
         let marks = MarkQuery {
             of: MarksOf::Sensors(sensor_ids.to_vec()),
@@ -77,6 +82,33 @@ impl ReadService {
         Ok(Some(changed))
     }
 
+    /// The times of a day's buckets within a range.
+    pub(super) fn buckets_of(&self, day: Day, (from_ms, to_ms): (i64, i64)) -> (i64, i64) {
+        let first = |ts_ms: i64| self.span().end(self.span().floor(ts_ms - 1));
+        let start_ms = first(day.start_ms).max(from_ms);
+        let end_ms = first(day.end_ms).min(to_ms);
+        (start_ms, end_ms)
+    }
+
+    /// The times of a range that none of these days covers, which are in order.
+    pub(super) fn gaps<'d>(
+        &self,
+        days: impl IntoIterator<Item = &'d Day>,
+        range: (i64, i64),
+    ) -> Vec<(i64, i64)> {
+        let mut gaps = vec![];
+        let mut at_ms = range.0;
+        for day in days {
+            let (from_ms, to_ms) = self.buckets_of(*day, range);
+            if at_ms < from_ms {
+                gaps.push((at_ms, from_ms));
+            }
+            at_ms = to_ms.max(at_ms);
+        }
+        gaps.extend((at_ms < range.1).then_some((at_ms, range.1)));
+        gaps
+    }
+
     async fn gather_days(
         &self,
         sensor_id: SensorId,
@@ -93,18 +125,12 @@ impl ReadService {
         let from_ms = first.start_ms;
         let to_ms = last.end_ms;
         let mut days = DailyHours::new();
-        let QueryResult { complete, .. } = self.view(&sensor_id, from_ms, from_ms).await?;
-        if let Some(store) = self.store.days().filter(|_| self.kinds.days) {
-            let shard = shard_of(stable_hash(&sensor_id), self.rollups.len());
-            let mut pending = self.rollups[shard].pending(&sensor_id, all.iter().copied());
-            let marks = MarkQuery {
-                of: MarksOf::Sensor(sensor_id.clone()),
-                after: None,
-                limit: MARKS_MAX,
-            };
-            let marked = store.day_marks(&marks).await?;
-            pending.extend(marked.iter().map(|mark| self.zone.day(mark.day_ms)));
-            pending.sort_unstable();
+        let view = self.view(&sensor_id, from_ms, from_ms).await?;
+        let complete = view.complete;
+        let one = std::slice::from_ref(&sensor_id);
+        if let Some(store) = self.store.days().filter(|_| self.kinds.days)
+            && let Some(changed) = self.changed_days(one, &[view.answer], &all).await?
+        {
             let mut query = DayQuery {
                 sensor_id: sensor_id.clone(),
                 from_ms,
@@ -119,7 +145,7 @@ impl ReadService {
                 let stored = found
                     .into_iter()
                     .map(|(day_ms, summary)| (self.zone.day(day_ms), summary.hour));
-                days.extend(stored.filter(|(day, _)| pending.binary_search(day).is_err()));
+                days.extend(stored.filter(|(day, _)| !changed[0].contains(day)));
             }
         }
         let mut is_complete = complete;

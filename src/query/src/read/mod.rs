@@ -370,7 +370,9 @@ impl ReadService {
         let QueryResult {
             mut answer,
             complete,
-        } = self.views(&[sensor_id], from_ms, to_ms).await?;
+        } = self
+            .views(std::slice::from_ref(sensor_id), from_ms, to_ms)
+            .await?;
         Ok(QueryResult {
             answer: answer.pop().unwrap_or_default(),
             complete,
@@ -380,7 +382,7 @@ impl ReadService {
     /// The views of several sensors, in their order.
     async fn views(
         &self,
-        sensor_ids: &[&SensorId],
+        sensor_ids: &[SensorId],
         from_ms: i64,
         to_ms: i64,
     ) -> Result<QueryResult<Vec<UnstoredRows>>, ReadError> {

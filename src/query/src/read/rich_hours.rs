@@ -5,14 +5,13 @@
 //! days, then the documents. What is computed follows the rules of the stored hours, so an
 //! answer does not show where an hour comes from.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::merge::Window;
 use super::{QueryResult, ReadError, ReadService};
-use ::columns::{FieldHour, HoursEncoder, Weighting};
+use ::columns::{DayHours, FieldHour, HoursEncoder, Weighting};
 use model::{BucketStart, Day, SensorId};
-use pipeline::accumulate::UnstoredBucket;
 use store::columns::ColumnsQuery;
 
 /// Readings that are read at once.
@@ -51,67 +50,54 @@ impl ReadService {
         field: Option<&str>,
         (from_ms, to_ms): (i64, i64),
     ) -> Result<QueryResult<RichHours>, ReadError> {
-        let mut answer = RichHours::new();
+        let mut gathered = Gathered::default();
         let mut complete = true;
         if from_ms < to_ms {
-            let from_ms = self.span().floor(from_ms).0;
-            let to_ms = self.span().end(self.span().floor(to_ms - 1));
-            let stored = self.stored_hours(&sensor_id, field, (from_ms, to_ms));
-            let stored = stored.await?;
-            complete &= stored.complete;
-            let mut at_ms = from_ms;
-            let mut gaps = vec![];
-            for (day, hours) in stored.answer {
-                let (start_ms, end_ms) = self.buckets_of(day, (from_ms, to_ms));
-                if at_ms < start_ms {
-                    gaps.push((at_ms, start_ms));
-                }
-                at_ms = end_ms.max(at_ms);
-                answer.extend(hours);
-            }
-            gaps.extend((at_ms < to_ms).then_some((at_ms, to_ms)));
-            for gap in gaps {
-                let computed = self.computed_hours(&sensor_id, field, gap).await?;
-                complete &= computed.complete;
-                answer.extend(computed.answer);
-            }
-            answer.retain(|start, _| (from_ms..to_ms).contains(&start.0));
-            let fields = answer.values().map(BTreeMap::len).sum::<usize>();
-            if fields > FIELD_HOURS_MAX {
-                return Err(ReadError::TooManyFields);
+            let first = self.span().floor(from_ms);
+            let range = (first.0, self.span().end(self.span().floor(to_ms - 1)));
+            let stored = self.add_stored(&sensor_id, field, range, &mut gathered);
+            let QueryResult {
+                answer: days,
+                complete: is_complete,
+            } = stored.await?;
+            complete = is_complete;
+            for gap in self.gaps(&days, range) {
+                complete &= self
+                    .add_computed(&sensor_id, field, gap, &mut gathered)
+                    .await?;
             }
         }
-        Ok(QueryResult { answer, complete })
+        Ok(QueryResult {
+            answer: gathered.hours,
+            complete,
+        })
     }
 
-    /// The days whose stored hours have all readings.
-    async fn stored_hours(
+    /// Adds the days whose stored hours have all readings; returns these days.
+    async fn add_stored(
         &self,
         sensor_id: &SensorId,
         field: Option<&str>,
-        (from_ms, to_ms): (i64, i64),
-    ) -> Result<QueryResult<BTreeMap<Day, RichHours>>, ReadError> {
-        let mut stored = QueryResult {
-            answer: BTreeMap::new(),
+        range: (i64, i64),
+        gathered: &mut Gathered,
+    ) -> Result<QueryResult<BTreeSet<Day>>, ReadError> {
+        let mut added = QueryResult {
+            answer: BTreeSet::new(),
             complete: true,
         };
-        let all: Vec<Day> = self.zone.days(from_ms, to_ms).collect();
-        let (Some(first), Some(last), Some(store), Some(_)) = (
-            all.first(),
-            all.last(),
-            self.store.columns(),
-            self.kinds.columns,
-        ) else {
-            return Ok(stored);
+        let all: Vec<Day> = self.zone.days(range.0, range.1).collect();
+        let store = self
+            .store
+            .columns()
+            .filter(|_| self.kinds.columns.is_some());
+        let (Some(first), Some(last), Some(store)) = (all.first(), all.last(), store) else {
+            return Ok(added);
         };
         let view = self.view(sensor_id, first.start_ms, last.end_ms).await?;
-        stored.complete = view.complete;
-        let cut_ms = view.answer.cut_ms.unwrap_or(i64::MAX);
-        let held = view.answer.buckets.iter().map(UnstoredBucket::start);
+        added.complete = view.complete;
         let one = std::slice::from_ref(sensor_id);
-        let changed = self.changed_days(one, std::iter::once(held), &all).await?;
-        let Some(changed) = changed.and_then(|mut changed| changed.pop()) else {
-            return Ok(stored);
+        let Some(changed) = self.changed_days(one, &[view.answer], &all).await? else {
+            return Ok(added);
         };
         let query = ColumnsQuery {
             sensor_ids: vec![sensor_id.clone()],
@@ -121,43 +107,34 @@ impl ReadService {
         };
         for found in store.hours_of(&query).await?.days {
             let day = self.zone.day(found.day_ms);
-            let is_current = day.start_ms == found.day_ms && day.end_ms <= cut_ms;
-            if !is_current || changed.contains(&day) || found.hours.is_truncated {
-                continue;
+            let is_current = day.start_ms == found.day_ms && !changed[0].contains(&day);
+            if is_current && !found.hours.is_truncated {
+                gathered.add(&self.starts_of(day), range, found.hours)?;
+                added.answer.insert(day);
             }
-            let starts = self.starts_of(day);
-            let mut hours = RichHours::new();
-            for (name, of_field) in found.hours.fields {
-                for (hour, of_hour) in of_field {
-                    if let Some(start) = starts.get(hour) {
-                        let fields = hours.entry(*start).or_default();
-                        fields.insert(name.clone(), of_hour);
-                    }
-                }
-            }
-            stored.answer.insert(day, hours);
         }
-        Ok(stored)
+        Ok(added)
     }
 
-    /// The hours of a range of whole buckets, from their readings.
-    async fn computed_hours(
+    /// Adds the hours of a range of whole buckets, from their readings. Returns whether all of these
+    /// are in it.
+    async fn add_computed(
         &self,
         sensor_id: &SensorId,
         field: Option<&str>,
-        (from_ms, to_ms): (i64, i64),
-    ) -> Result<QueryResult<RichHours>, ReadError> {
-        let mut answer = RichHours::new();
+        range: (i64, i64),
+        gathered: &mut Gathered,
+    ) -> Result<bool, ReadError> {
         let mut complete = true;
-        for day in self.zone.days(from_ms, to_ms) {
-            let (start_ms, end_ms) = self.buckets_of(day, (from_ms, to_ms));
+        for day in self.zone.days(range.0, range.1) {
+            let within = self.buckets_of(day, range);
             let mut starts = self.starts_of(day);
-            starts.retain(|start| (start_ms..end_ms).contains(&start.0));
-            let bounds = starts.iter().map(|start| start.0).chain([end_ms]).collect();
-            let mut encoder = HoursEncoder::new(bounds, |_: &str| self.weighting);
+            starts.retain(|start| (within.0..within.1).contains(&start.0));
+            let bounds = starts.iter().map(|start| start.0).chain([within.1]);
+            let mut encoder = HoursEncoder::new(bounds.collect(), |_: &str| self.weighting);
             let mut window = Window {
-                from_ms: start_ms,
-                to_ms: end_ms,
+                from_ms: within.0,
+                to_ms: within.1,
                 after: None,
                 limit: STEP,
             };
@@ -170,19 +147,13 @@ impl ReadService {
                     break;
                 }
             }
-            for (name, hours) in encoder.finish().fields {
-                if field.is_some_and(|field| *name != *field) {
-                    continue;
-                }
-                for (hour, of_hour) in hours {
-                    if let Some(start) = starts.get(hour) {
-                        let fields = answer.entry(*start).or_default();
-                        fields.insert(name.clone(), of_hour);
-                    }
-                }
-            }
+            let mut hours = encoder.finish();
+            hours
+                .fields
+                .retain(|name, _| field.is_none_or(|field| **name == *field));
+            gathered.add(&starts, within, hours)?;
         }
-        Ok(QueryResult { answer, complete })
+        Ok(complete)
     }
 
     /// The starts of a day's buckets, in the order of the entries of its stored hours.
@@ -191,5 +162,66 @@ impl ReadService {
         let (from_ms, to_ms) = self.buckets_of(day, (i64::MIN, i64::MAX));
         let starts = (0..).map(|n| BucketStart(from_ms + n * span_ms));
         starts.take_while(|start| start.0 < to_ms).collect()
+    }
+}
+
+/// The hours of an answer, while they are gathered.
+#[derive(Default)]
+struct Gathered {
+    hours: RichHours,
+    /// Fields of all hours.
+    fields: usize,
+}
+
+impl Gathered {
+    /// Adds hours of a day, of which these are the starts, that begin within a range.
+    ///
+    /// # Errors
+    /// [`ReadError::TooManyFields`]
+    fn add(
+        &mut self,
+        starts: &[BucketStart],
+        (from_ms, to_ms): (i64, i64),
+        hours: DayHours,
+    ) -> Result<(), ReadError> {
+        for (name, of_field) in hours.fields {
+            for (hour, of_hour) in of_field {
+                let start = starts.get(hour).copied();
+                let Some(start) = start.filter(|start| (from_ms..to_ms).contains(&start.0)) else {
+                    continue;
+                };
+                self.fields += 1;
+                if self.fields > FIELD_HOURS_MAX {
+                    return Err(ReadError::TooManyFields);
+                }
+                let fields = self.hours.entry(start).or_default();
+                fields.insert(name.clone(), of_hour);
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_that_has_too_many_fields_ends_before_it_is_in_memory() {
+        let starts: Vec<BucketStart> = (0..1000).map(BucketStart).collect();
+        let of_field = || (0..1000).map(|hour| (hour, FieldHour::default())).collect();
+        let hours = |fields: usize| DayHours {
+            fields: (0..fields)
+                .map(|n| (Arc::from(format!("f{n}")), of_field()))
+                .collect(),
+            is_truncated: false,
+        };
+        let mut gathered = Gathered::default();
+        gathered.add(&starts, (0, 10), hours(3)).unwrap();
+        assert_eq!((gathered.fields, gathered.hours.len()), (30, 10));
+        let refused = gathered.add(&starts, (0, 1000), hours(201));
+        assert_eq!(refused, Err(ReadError::TooManyFields));
+        let held: usize = gathered.hours.values().map(BTreeMap::len).sum();
+        assert!(held <= FIELD_HOURS_MAX, "{held}");
     }
 }

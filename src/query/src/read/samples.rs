@@ -4,7 +4,7 @@
 //! Sensors are read in groups, each in the order that makes the answer complete ([`super`]): first
 //! their rows in memory, then the columns of days that are over ([`super::columns`]), then, for the
 //! gaps between these days, pages and measurements. The sensors with the same single gap, which is
-//! mostly the open day, are read with one command; a sensor with several gaps is a group of its own.
+//! mostly the open day, are read with one command; each sensor with several gaps is one group.
 //!
 //! Stored samples come in columns, without the readings around them. Three things need whole readings:
 //! - a bucket with rows in memory: its stored part is read whole, and [`super::merge`] decides which
@@ -25,10 +25,10 @@ use futures_util::stream::{self, StreamExt, TryStreamExt};
 
 use super::columns::ColumnedDays;
 use super::merge::{MergedReadings, ReadingMerge, Window};
-use super::series::{Missing, Parts, SelectError, Wanted};
+use super::series::{Missing, Parts, SelectError, Wanted, fields_of, groups_of};
 use super::{ReadError, ReadService};
 use crate::promql::{Part, Sample, SelectedSeries, SeriesData};
-use model::{BucketKey, BucketStart, Day, Rows, SensorId, Span};
+use model::{BucketKey, BucketStart, Rows, SensorId, Span};
 use pipeline::accumulate::UnstoredBucket;
 use pipeline::accumulate::state::snapshot::UnstoredRows;
 use store::StoreError;
@@ -100,11 +100,7 @@ struct Giving {
 impl ReadService {
     /// The samples of these series in a time range (ms since 1970, end exclusive).
     pub(super) fn samples_of(&self, wanted: Vec<Wanted>, range: (i64, i64)) -> Parts<'_> {
-        let mut waiting = VecDeque::new();
-        let mut rest = wanted.into_iter().peekable();
-        while rest.peek().is_some() {
-            waiting.push_back(rest.by_ref().take(SENSORS_AT_ONCE).collect::<Vec<_>>());
-        }
+        let waiting = groups_of(wanted, SENSORS_AT_ONCE);
         let groups = stream::try_unfold(waiting, move |mut waiting| async move {
             let Some(wanted) = waiting.pop_front() else {
                 return Ok::<_, SelectError>(None);
@@ -129,7 +125,7 @@ impl ReadService {
         range: (i64, i64),
     ) -> Result<(Vec<Group<'_>>, Vec<Wanted>), SelectError> {
         let days = self.days_with_columns(wanted.len(), range);
-        let sensor_ids: Vec<&SensorId> = wanted.iter().map(|of| &of.sensor_id).collect();
+        let sensor_ids: Vec<SensorId> = wanted.iter().map(|of| of.sensor_id.clone()).collect();
         // Whole days, so that a day that is used has no row in memory.
         let from_ms = days
             .first()
@@ -141,7 +137,14 @@ impl ReadService {
             ..Missing::default()
         };
         let views = views.answer;
-        let (columned, rest) = self.columned_days(&wanted, &views, &days).await?;
+        let changed = match days.is_empty() {
+            true => None,
+            false => self.changed_days(&sensor_ids, &views, &days).await?,
+        };
+        let (columned, rest) = match changed {
+            Some(changed) => self.columned_days(&wanted, &days, &changed).await?,
+            None => (vec![ColumnedDays::new(); wanted.len()], BTreeSet::new()),
+        };
         let mut later = vec![];
         let mut by_gaps: BTreeMap<Vec<(i64, i64)>, Vec<OfSensor>> = BTreeMap::new();
         for ((wanted, view), mut columned) in wanted.into_iter().zip(views).zip(columned) {
@@ -149,7 +152,7 @@ impl ReadService {
                 later.push(wanted);
                 continue;
             }
-            let mut gaps = self.gaps(&columned, range);
+            let mut gaps = self.gaps(columned.keys(), range);
             if gaps.len() > GAPS_MAX {
                 columned.clear();
                 gaps = vec![range];
@@ -173,32 +176,6 @@ impl ReadService {
         Ok((groups, later))
     }
 
-    /// The times of a day's buckets within a range.
-    pub(super) fn buckets_of(&self, day: Day, (from_ms, to_ms): (i64, i64)) -> (i64, i64) {
-        let first = |ts_ms: i64| self.span().end(self.span().floor(ts_ms - 1));
-        (
-            first(day.start_ms).max(from_ms),
-            first(day.end_ms).min(to_ms),
-        )
-    }
-
-    /// The times of a range that no day in columns covers.
-    fn gaps(&self, days: &ColumnedDays, range: (i64, i64)) -> Vec<(i64, i64)> {
-        let mut gaps = vec![];
-        let mut at_ms = range.0;
-        for day in days.keys() {
-            let (from_ms, to_ms) = self.buckets_of(*day, range);
-            if at_ms < from_ms {
-                gaps.push((at_ms, from_ms));
-            }
-            at_ms = to_ms.max(at_ms);
-        }
-        if at_ms < range.1 {
-            gaps.push((at_ms, range.1));
-        }
-        gaps
-    }
-
     fn begin(
         &self,
         sensors: Vec<OfSensor>,
@@ -206,15 +183,12 @@ impl ReadService {
         range: (i64, i64),
         missing: Missing,
     ) -> Group<'_> {
-        let names = sensors.iter().flat_map(|(wanted, ..)| &wanted.fields);
-        let names: BTreeSet<&str> = names.map(|(name, _)| name.as_str()).collect();
-        let fields: Vec<String> = names.into_iter().map(ToOwned::to_owned).collect();
         let mut query = SampleQuery {
             sensor_ids: sensors
                 .iter()
                 .map(|(of, ..)| of.sensor_id.clone())
                 .collect(),
-            fields,
+            fields: fields_of(sensors.iter().map(|(wanted, ..)| wanted)),
             from_ms: range.0,
             to_ms: range.0,
             span: self.span(),

@@ -16,6 +16,8 @@
 //!
 //! Another source is a stream of parts beside these two, and a case in `find_series`.
 
+use std::collections::{BTreeSet, VecDeque};
+
 use futures_util::stream::{BoxStream, StreamExt};
 
 use super::selector::{MayRead, SensorLabels, SeriesSelector};
@@ -68,6 +70,23 @@ pub(super) struct Wanted {
     pub(super) fields: Vec<(String, Labels)>,
     /// The sensor has many other fields.
     pub(super) is_narrow: bool,
+}
+
+/// The fields of all series, each once, in order.
+pub(super) fn fields_of<'w>(wanted: impl IntoIterator<Item = &'w Wanted>) -> Vec<String> {
+    let fields = wanted.into_iter().flat_map(|of| &of.fields);
+    let fields: BTreeSet<&String> = fields.map(|(field, _)| field).collect();
+    fields.into_iter().cloned().collect()
+}
+
+/// The sensors in groups of at most this size.
+pub(super) fn groups_of(wanted: Vec<Wanted>, size: usize) -> VecDeque<Vec<Wanted>> {
+    let mut groups = VecDeque::new();
+    let mut rest = wanted.into_iter().peekable();
+    while rest.peek().is_some() {
+        groups.push_back(rest.by_ref().take(size).collect());
+    }
+    groups
 }
 
 /// The series that a selector has found.

@@ -208,16 +208,21 @@ impl SummarisedBucket {
 pub fn answer(windows: &Windows, buckets: &[SummarisedBucket]) -> Vec<Option<WindowStats>> {
     let mut all: Vec<Option<WindowStats>> = vec![None; windows.steps];
     for bucket in buckets {
-        for step in bucket.steps(windows) {
-            let window = &mut all[step];
-            *window = match (*window, bucket.contribution(windows.bounds(step))) {
-                (None, more) => more,
-                (held, None) => held,
-                (Some(held), Some(more)) => Some(held.merge(more)),
-            };
-        }
+        add(windows, &mut all, bucket);
     }
     all
+}
+
+/// Adds a bucket of which nothing is to be loaded to the statistics of each window.
+pub(crate) fn add(windows: &Windows, all: &mut [Option<WindowStats>], bucket: &SummarisedBucket) {
+    for step in bucket.steps(windows) {
+        let window = &mut all[step];
+        *window = match (*window, bucket.contribution(windows.bounds(step))) {
+            (None, more) => more,
+            (held, None) => held,
+            (Some(held), Some(more)) => Some(held.merge(more)),
+        };
+    }
 }
 
 fn of_samples(samples: &[Sample], (start, end): (i64, i64)) -> Option<WindowStats> {

@@ -18,7 +18,7 @@
 //!
 //! **Limits.** A group has about [`BUCKETS_AT_ONCE`] buckets. Its rows in memory are copied: at
 //! most what the shards hold (`accumulate.max_bytes`). What a group holds counts against
-//! `promql.samples_max`.
+//! `promql.samples_max`, but for its columns, at most an answer of the store, which are decoded day by day.
 
 mod readings;
 mod summaries;
@@ -31,12 +31,16 @@ use futures_util::{StreamExt, stream};
 use super::columns::ColumnedDays;
 use super::days::DailyHours;
 use super::hours::{Hour, Hours};
-use super::series::{Missing, Parts, SelectError, Wanted};
+use super::series::{Missing, Parts, SelectError, Wanted, groups_of};
 use super::{ReadError, ReadService};
-use crate::promql::windows::{Need, SummarisedBucket, answer};
+use crate::promql::windows::{Need, SummarisedBucket, add, answer};
 use crate::promql::{Labels, Part, PromqlError, SelectedSeries, SeriesData, WindowStats, Windows};
 use model::{BucketStart, Day, FieldSummary, SensorId};
 
+/// Shorter windows contain no whole day, unless its sensor was silent for hours.
+const DAYS_RANGE_MIN_MS: i64 = 20 * 60 * 60 * 1000;
+/// Days of a query whose documents are requested: ten years. Longer ones take the hours.
+const DAYS_MAX: usize = 3660;
 /// Buckets of one group.
 const BUCKETS_AT_ONCE: i64 = 20_000;
 /// Sensors of one group.
@@ -108,11 +112,7 @@ impl ReadService {
         let to_ms = last_ms + 1;
         let of_each = (to_ms - from_ms) / self.span().ms() + 1;
         let size = (BUCKETS_AT_ONCE / of_each).clamp(1, SENSORS_AT_ONCE) as usize;
-        let mut groups = vec![];
-        let mut rest = wanted.into_iter().peekable();
-        while rest.peek().is_some() {
-            groups.push(rest.by_ref().take(size).collect::<Vec<_>>());
-        }
+        let groups = groups_of(wanted, size);
         let load = move |group| async move {
             let asked = Asked {
                 from_ms,
@@ -135,32 +135,53 @@ impl ReadService {
         asked: Asked<'_>,
     ) -> Result<(Part, Missing), SelectError> {
         let end_ms = self.span().end(self.span().floor(asked.to_ms - 1));
+        let has_days = self.kinds.days && asked.windows.range_ms >= DAYS_RANGE_MIN_MS;
+        let with_columns = self.days_with_columns(wanted.len(), (asked.from_ms, asked.to_ms));
         // With days, whole ones, so that a day that is used has no row in memory.
-        let range = match self.kinds.days || self.kinds.columns.is_some() {
+        let are_days_asked = has_days || !with_columns.is_empty();
+        let range = match are_days_asked {
             false => (asked.from_ms, end_ms),
             true => (
                 self.zone.day(asked.from_ms).start_ms,
                 self.zone.day(asked.to_ms - 1).end_ms.max(end_ms),
             ),
         };
-        let sensor_ids: Vec<&SensorId> = wanted.iter().map(|of| &of.sensor_id).collect();
+        let sensor_ids: Vec<SensorId> = wanted.iter().map(|of| of.sensor_id.clone()).collect();
         let views = self.views(&sensor_ids, range.0, range.1).await?;
         let recent = !views.complete || views.answer.iter().any(|view| view.cut_ms.is_some());
         let views = views.answer;
-        let (days, are_hours_missing) = self.usable_days(&wanted, &views, range, asked).await?;
-        let columned = self.columns_between(&wanted, &views, &days, asked).await?;
+        let all: Vec<Day> = match are_days_asked {
+            true => self
+                .zone
+                .days(range.0, range.1)
+                .take(DAYS_MAX + 1)
+                .collect(),
+            false => vec![],
+        };
+        let changed = match all.is_empty() || all.len() > DAYS_MAX {
+            true => None,
+            false => self.changed_days(&sensor_ids, &views, &all).await?,
+        };
+        let changed = changed.as_deref();
+        let (days, are_hours_missing) = match has_days {
+            true => self.usable_days(&wanted, changed, range, asked).await?,
+            false => (vec![DailyHours::new(); wanted.len()], false),
+        };
+        let columned = self
+            .columns_between(&wanted, with_columns, &days, changed)
+            .await?;
         let covered = days.iter().zip(&columned);
         let covered = covered.map(|(days, columned)| days.keys().chain(columned.keys()).copied());
         let covered: Vec<BTreeSet<Day>> = covered.map(Iterator::collect).collect();
         let hours = self.hours_between(&wanted, views, &covered, asked).await?;
-        let mut loading = vec![];
-        for (((wanted, days), columned), (hours, open)) in
-            wanted.into_iter().zip(days).zip(columned).zip(hours)
-        {
-            let mut sensor = self.loading(wanted, &days, (&hours, open), asked);
-            self.add_columned(&mut sensor, &columned, asked)?;
-            loading.push(sensor);
-        }
+        let mut loading: Vec<Loading> = wanted
+            .into_iter()
+            .zip(days)
+            .zip(hours)
+            .map(|((wanted, days), (hours, open))| {
+                self.loading(wanted, &days, (&hours, open), asked)
+            })
+            .collect();
         while self.load_edges(&mut loading, asked).await?
             | self.load_others(&mut loading, asked).await?
         {}
@@ -174,15 +195,17 @@ impl ReadService {
             .iter()
             .fold(missing, |all, sensor| all.and(sensor.missing));
         let mut series = vec![];
-        for Loaded {
-            labels, buckets, ..
-        } in loading.into_iter().flat_map(|sensor| sensor.series)
-        {
-            asked.budget.take(asked.windows.steps)?;
-            series.push(SelectedSeries {
-                labels,
-                data: SeriesData::Windows(answer(asked.windows, &buckets)),
-            });
+        for (sensor, columned) in loading.into_iter().zip(columned) {
+            let answers = self.answers(&sensor, &columned, asked)?;
+            for (loaded, stats) in sensor.series.into_iter().zip(answers) {
+                asked.budget.take(asked.windows.steps)?;
+                series.push(SelectedSeries {
+                    labels: loaded.labels,
+                    data: SeriesData::Windows(stats),
+                });
+            }
+            // Decoding takes a while, and the query may have been ended.
+            tokio::task::yield_now().await;
         }
         let until_ms = Part::WHOLE;
         Ok((Part { series, until_ms }, missing))
@@ -222,37 +245,31 @@ impl ReadService {
         }
     }
 
-    /// Adds the days in columns, each as a bucket whose samples are loaded.
-    fn add_columned(
+    /// The windows of each series of a sensor. Its days in columns are decoded one after the other, so
+    /// that only the samples of one are in memory.
+    fn answers(
         &self,
-        sensor: &mut Loading,
+        sensor: &Loading,
         columned: &ColumnedDays,
         asked: Asked<'_>,
-    ) -> Result<(), SelectError> {
-        let range = (
-            asked.from_ms,
-            self.span().end(self.span().floor(asked.to_ms - 1)),
-        );
-        let names = sensor.series.iter().map(|series| series.field.as_str());
-        let names: Vec<&str> = names.collect();
-        let mut found: Vec<Vec<SummarisedBucket>> = vec![vec![]; names.len()];
+    ) -> Result<Vec<Vec<Option<WindowStats>>>, ReadError> {
+        let end_ms = self.span().end(self.span().floor(asked.to_ms - 1));
+        let series = sensor.series.iter();
+        let mut answers: Vec<_> = series
+            .clone()
+            .map(|series| answer(asked.windows, &series.buckets))
+            .collect();
+        let names: Vec<&str> = series.map(|series| series.field.as_str()).collect();
         for (day, columns) in columned {
-            let (start_ms, end_ms) = self.buckets_of(*day, range);
-            let samples = columns.samples(&names, start_ms..end_ms);
-            for (samples, buckets) in samples
-                .map_err(ReadError::from)?
-                .into_iter()
-                .zip(&mut found)
-            {
-                asked.budget.take(samples.len())?;
-                buckets.extend(SummarisedBucket::of_samples((start_ms, end_ms), samples));
+            let bounds = self.buckets_of(*day, (asked.from_ms, end_ms));
+            let samples = columns.samples(&names, bounds.0..bounds.1)?;
+            for (samples, all) in samples.into_iter().zip(&mut answers) {
+                if let Some(bucket) = SummarisedBucket::of_samples(bounds, samples) {
+                    add(asked.windows, all, &bucket);
+                }
             }
         }
-        for (series, buckets) in sensor.series.iter_mut().zip(found) {
-            series.buckets.extend(buckets);
-            series.buckets.sort_by_key(|bucket| bucket.start_ms);
-        }
-        Ok(())
+        Ok(answers)
     }
 
     fn of_hours<'a>(

@@ -11,7 +11,7 @@ use crate::promql::windows::Need;
 use crate::read::columns::ColumnedDays;
 use crate::read::days::DailyHours;
 use crate::read::hours::{Hours, OpenHour};
-use crate::read::series::Wanted;
+use crate::read::series::{Wanted, fields_of};
 use crate::read::{FIELDS_MAX, ReadError, ReadService};
 use model::{BucketKey, BucketStart, Day, SensorId};
 use pipeline::accumulate::UnstoredBucket;
@@ -21,10 +21,6 @@ use store::maintain::StoredPage;
 use store::reading::PageQuery;
 use store::summaries::SummaryQuery;
 
-/// Shorter windows contain no whole day, unless its sensor was silent for hours.
-const DAYS_RANGE_MIN_MS: i64 = 20 * 60 * 60 * 1000;
-/// Days of a query whose documents are requested: ten years. Longer ones take the hours.
-const DAYS_MAX: usize = 3660;
 /// Gaps between days that are read separately.
 const GAPS_MAX: usize = 16;
 
@@ -33,37 +29,26 @@ type SensorHours = (Hours, BTreeSet<BucketStart>);
 
 impl ReadService {
     /// For each sensor the days whose document can be used; and whether a window needs hours that
-    /// have expired, of another day.
+    /// have expired, of another day. `changed`: see [`ReadService::changed_days`].
     pub(super) async fn usable_days(
         &self,
         wanted: &[Wanted],
-        views: &[UnstoredRows],
+        changed: Option<&[BTreeSet<Day>]>,
         (from_ms, to_ms): (i64, i64),
         asked: Asked<'_>,
     ) -> Result<(Vec<DailyHours>, bool), ReadError> {
         let windows = asked.windows;
         let reaches_expired = asked.from_ms < asked.expired_until_ms;
         let mut usable = vec![DailyHours::new(); wanted.len()];
-        let has_days = self.kinds.days && windows.range_ms >= DAYS_RANGE_MIN_MS;
-        let Some(store) = self.store.days().filter(|_| has_days) else {
-            return Ok((usable, false));
-        };
-        let all: Vec<Day> = self.zone.days(from_ms, to_ms).take(DAYS_MAX + 1).collect();
-        if all.len() > DAYS_MAX {
+        let Some((store, changed)) = self.store.days().zip(changed) else {
             return Ok((usable, reaches_expired));
-        }
+        };
+        let sensor_ids: Vec<SensorId> = wanted.iter().map(|of| of.sensor_id.clone()).collect();
         let place: BTreeMap<&SensorId, usize> = wanted
             .iter()
             .enumerate()
             .map(|(i, of)| (&of.sensor_id, i))
             .collect();
-        let sensor_ids: Vec<SensorId> = wanted.iter().map(|of| of.sensor_id.clone()).collect();
-        let held = views
-            .iter()
-            .map(|view| view.buckets.iter().map(UnstoredBucket::start));
-        let Some(changed) = self.changed_days(&sensor_ids, held, &all).await? else {
-            return Ok((usable, reaches_expired));
-        };
         let mut query = DaysQuery {
             sensor_ids,
             from_ms,
@@ -99,17 +84,20 @@ impl ReadService {
         Ok((usable, are_hours_missing))
     }
 
-    /// For each sensor the columns of days whose document cannot be used.
+    /// For each sensor the columns of those days whose document cannot be used.
     pub(super) async fn columns_between(
         &self,
         wanted: &[Wanted],
-        views: &[UnstoredRows],
+        mut all: Vec<Day>,
         days: &[DailyHours],
-        asked: Asked<'_>,
+        changed: Option<&[BTreeSet<Day>]>,
     ) -> Result<Vec<ColumnedDays>, ReadError> {
-        let mut all = self.days_with_columns(wanted.len(), (asked.from_ms, asked.to_ms));
+        let Some(changed) = changed else {
+            return Ok(vec![ColumnedDays::new(); wanted.len()]);
+        };
         all.retain(|day| days.iter().any(|days| !days.contains_key(day)));
-        let (mut columned, _) = self.columned_days(wanted, views, &all).await?;
+        // Sensors that do not fit take the summaries of their hours.
+        let (mut columned, _) = self.columned_days(wanted, &all, changed).await?;
         for (columned, days) in columned.iter_mut().zip(days) {
             columned.retain(|day, _| !days.contains_key(day));
         }
@@ -167,7 +155,7 @@ impl ReadService {
         let mut by_gaps: BTreeMap<Vec<(i64, i64)>, Vec<usize>> = BTreeMap::new();
         for (i, days) in days.iter().enumerate() {
             by_gaps
-                .entry(gaps(asked.from_ms, asked.to_ms, days))
+                .entry(self.few_gaps(days, (asked.from_ms, asked.to_ms)))
                 .or_default()
                 .push(i);
         }
@@ -212,6 +200,15 @@ impl ReadService {
             }
         }
         Ok(())
+    }
+
+    /// The times that no day covers; one range over all of them if there are too many.
+    fn few_gaps(&self, days: &BTreeSet<Day>, range: (i64, i64)) -> Vec<(i64, i64)> {
+        let gaps = self.gaps(days, range);
+        match gaps[..] {
+            [(first, _), .., (_, last)] if gaps.len() > GAPS_MAX => vec![(first, last)],
+            _ => gaps,
+        }
     }
 
     /// All pages of a query.
@@ -259,15 +256,6 @@ impl ReadService {
     }
 }
 
-/// The fields of all series, each once.
-fn fields_of(wanted: &[Wanted]) -> Vec<String> {
-    let all: BTreeSet<&String> = wanted
-        .iter()
-        .flat_map(|of| of.fields.iter().map(|(field, _)| field))
-        .collect();
-    all.into_iter().cloned().collect()
-}
-
 /// Whether one of the days contains the bucket.
 fn is_covered(days: &BTreeSet<Day>, start: BucketStart) -> bool {
     days.range(
@@ -278,23 +266,4 @@ fn is_covered(days: &BTreeSet<Day>, start: BucketStart) -> bool {
     )
     .next_back()
     .is_some_and(|day| day.contains(start.0))
-}
-
-/// The times that no day covers; one range over all of them if there are too many.
-fn gaps(from_ms: i64, to_ms: i64, days: &BTreeSet<Day>) -> Vec<(i64, i64)> {
-    let mut gaps = vec![];
-    let mut at_ms = from_ms;
-    for day in days {
-        if at_ms < day.start_ms {
-            gaps.push((at_ms, day.start_ms));
-        }
-        at_ms = day.end_ms.max(at_ms);
-    }
-    if at_ms < to_ms {
-        gaps.push((at_ms, to_ms));
-    }
-    match gaps[..] {
-        [(first, _), .., (_, last)] if gaps.len() > GAPS_MAX => vec![(first, last)],
-        _ => gaps,
-    }
 }
