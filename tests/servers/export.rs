@@ -362,7 +362,9 @@ fn a_killed_export_continues_and_a_full_disk_leaves_no_half_file() {
     let out = dir.path().join("killed");
     for round in 0.. {
         let mut child = run("killed", "ndjson").spawn().unwrap();
-        std::thread::sleep(Duration::from_millis(60 + 37 * (round % 10)));
+        // Longer and longer, so that a slow machine comes to the end too.
+        let patience = (60 + 37 * (round % 10)) * (20 + round) / 20;
+        std::thread::sleep(Duration::from_millis(patience));
         child.kill().unwrap();
         let code = child.wait().unwrap().code();
         let named: BTreeSet<PathBuf> = files(&out, "ndjson").into_iter().collect();
