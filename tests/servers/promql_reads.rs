@@ -113,6 +113,26 @@ impl Rig {
     /// The reads of these collections while the query ran, and its values.
     #[track_caller]
     fn recorded(&self, query: &str, times: (i64, i64, i64)) -> (Vec<Recorded>, Vec<(i64, f64)>) {
+        self.reads_while(|| self.range(query, times))
+    }
+
+    /// The reads of these collections while an instant query is refused because its samples do not fit.
+    #[track_caller]
+    fn refused(&self, query: &str, at_ms: i64) -> Vec<Recorded> {
+        let time = at_ms as f64 / 1000.0;
+        let path = format!(
+            "/prometheus/api/v1/query?query={}&time={time}",
+            escaped(query)
+        );
+        let (found, (status, text)) = self.reads_while(|| self.service.get_admin(&path).unwrap());
+        assert!(
+            status == 422 && text.contains("too many samples"),
+            "{query}: {status} {text}"
+        );
+        found
+    }
+
+    fn reads_while<T>(&self, query: impl FnOnce() -> T) -> (Vec<Recorded>, T) {
         self.run(|db| async move {
             db.run_command(doc! { "profile": 0 }).await?;
             db.collection::<Document>("system.profile").drop().await?;
@@ -120,7 +140,7 @@ impl Rig {
                 .await?;
             db.run_command(doc! { "profile": 2 }).await
         });
-        let values = self.range(query, times);
+        let answer = query();
         let found = self.run(|db| async move {
             db.run_command(doc! { "profile": 0 }).await?;
             let mut all = vec![];
@@ -174,7 +194,7 @@ impl Rig {
             }
             Ok(all)
         });
-        (found, values)
+        (found, answer)
     }
 }
 
@@ -212,7 +232,7 @@ pub(super) fn today() -> i64 {
 }
 
 fn hours(mode: &str) {
-    let rig = Rig::start(mode, "");
+    let rig = Rig::start(mode, "promql.samples_max = 1000");
     let base = today() - 3 * DAY;
     // `off` reports half a minute after the full minute, `on` on it.
     let off = || (0..26 * 60).map(move |m| base + m * MINUTE + MINUTE / 2);
@@ -254,6 +274,19 @@ fn hours(mode: &str) {
             "{shown}"
         ),
     }
+
+    // What cannot fit is refused by the counts of hours: no reading is read.
+    for query in [
+        "quantile_over_time(0.5, temp{sensor_id=\"off\"}[20h])",
+        "count_over_time(temp[10h:1m]) + last_over_time(temp[19h])",
+        "temp[10h]",
+    ] {
+        let found = rig.refused(query, base + 25 * HOUR);
+        assert!(with_readings(&found).is_empty(), "{query}: {found:?}");
+    }
+    let fits = "quantile_over_time(0, temp{sensor_id=\"off\"}[16h])";
+    let at = (base + 25 * HOUR, base + 25 * HOUR, HOUR);
+    assert_eq!(rig.range(fits, at), [(at.0, 1.0)]);
 
     // Cut within an hour at both ends: the readings of two hours.
     let cut = (

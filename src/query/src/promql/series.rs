@@ -99,6 +99,8 @@ pub struct SelectorRequest {
     pub windows: Windows,
     /// Whether [`WindowStats`] of the windows suffice.
     pub is_summarised: bool,
+    /// Whether the samples of all series are in memory together, because they are the answer.
+    pub(crate) keeps_samples: bool,
 }
 
 impl SelectorRequest {
@@ -116,6 +118,7 @@ impl SelectorRequest {
                 needs_max: false,
             },
             is_summarised: false,
+            keeps_samples: true,
         }
     }
 

@@ -43,6 +43,7 @@ pub mod hours;
 pub mod merge;
 mod outage;
 pub(crate) mod rich_hours;
+mod room;
 mod samples;
 pub mod selector;
 pub mod sensors;

@@ -91,9 +91,9 @@ pub(super) fn groups_of(wanted: Vec<Wanted>, size: usize) -> VecDeque<Vec<Wanted
 
 /// The series that a selector has found.
 pub(crate) struct FoundSeries {
-    request: SelectorRequest,
+    pub(super) request: SelectorRequest,
     by_windows: Vec<Wanted>,
-    by_samples: Vec<Wanted>,
+    pub(super) by_samples: Vec<Wanted>,
     /// Fields of a sensor with more of them than the catalogue records may be missing.
     pub(crate) lacks_fields: bool,
 }

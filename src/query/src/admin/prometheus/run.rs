@@ -11,7 +11,8 @@
 //!    in the catalogue, which tells its [cost](crate::cost).
 //! 3. If it is expensive, it waits for a place of the heavy lane, and gives way after each chunk:
 //!    what it reads and computes in [`CHUNK`].
-//! 4. It ends: with a result, an error, when its time is up, or when the client goes away. Then what
+//! 4. It is refused if stored counts show that its samples do not fit into memory.
+//! 5. It ends: with a result, an error, when its time is up, or when the client goes away. Then what
 //!    it waits for is dropped, which ends its commands in MongoDB, and a computation stops at its
 //!    next check, which is after one series or step. With its thread ends its place.
 //!
@@ -264,6 +265,10 @@ impl Work {
             self.is_queued.store(true, Ordering::Relaxed);
             self.wait(place.become_heavy())?;
             self.is_queued.store(false, Ordering::Relaxed);
+        }
+        for series in &found {
+            let room = self.reads.check_room(series, self.settings.samples_max);
+            self.until_stopped(async { Ok(room.await?) })?;
         }
         Ok(self.source(found, is_heavy))
     }

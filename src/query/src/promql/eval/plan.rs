@@ -63,7 +63,13 @@ impl Plan {
         match expr {
             Expr::Number(_) | Expr::String(_) => {}
             Expr::Selector(selector) => self.selector(selector, grid, self.time.lookback_ms, None),
-            Expr::Range { selector, range_ms } => self.selector(selector, grid, *range_ms, None),
+            Expr::Range { selector, range_ms } => {
+                self.selector(selector, grid, *range_ms, None);
+                // It is no argument of a function, but the query.
+                if let Some(request) = &mut self.requests[selector.id] {
+                    request.keeps_samples = true;
+                }
+            }
             Expr::Subquery(subquery) => {
                 let inner = inner_grid(subquery, self.resolve(subquery.at), grid);
                 self.expr(&subquery.expr, inner);
@@ -133,6 +139,7 @@ impl Plan {
                 needs_max: needs(&[OverTime::Max]),
             },
             is_summarised: summarised.is_some(),
+            keeps_samples: false,
         });
     }
 }

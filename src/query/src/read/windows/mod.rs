@@ -42,7 +42,7 @@ const DAYS_RANGE_MIN_MS: i64 = 20 * 60 * 60 * 1000;
 /// Days of a query whose documents are requested: ten years. Longer ones take the hours.
 const DAYS_MAX: usize = 3660;
 /// Buckets of one group.
-const BUCKETS_AT_ONCE: i64 = 20_000;
+pub(super) const BUCKETS_AT_ONCE: i64 = 20_000;
 /// Sensors of one group.
 const SENSORS_AT_ONCE: i64 = 200;
 /// Groups that are loaded at the same time.

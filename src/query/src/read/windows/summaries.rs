@@ -212,7 +212,7 @@ impl ReadService {
     }
 
     /// All pages of a query.
-    async fn summaries(
+    pub(in crate::read) async fn summaries(
         &self,
         mut query: SummaryQuery,
     ) -> Result<Vec<(BucketKey, StoredPage)>, ReadError> {
