@@ -150,7 +150,8 @@ mod tests {
         assert_eq!(fullest(5 * HOUR - 2, 1, 5 * HOUR), 20);
         assert_eq!(fullest(5 * HOUR - 1, 1, 5 * HOUR), 30);
         assert_eq!(fullest(HOUR, 5, HOUR + 1), 10);
-        assert_eq!(fullest(HOUR, 5, 4 * HOUR), 30);
+        assert_eq!(fullest(HOUR, 5, 4 * HOUR), 20);
+        assert_eq!(fullest(HOUR, 5, 4 * HOUR + 1), 30);
         assert_eq!(fullest(0, 1, HOUR), 0);
         assert_eq!(fullest(9 * HOUR, 3, HOUR), 0);
     }
