@@ -312,10 +312,10 @@ impl ReadService {
         query: impl Future<Output = Result<T, ReadError>>,
     ) -> Result<T, ReadError> {
         let _turn = self.turn().await?;
-        self.outage.check()?;
+        let attempt = self.outage.check()?;
         let result = timeout(TIME_MAX, query).await;
         let result = result.unwrap_or(Err(ReadError::TimedOut));
-        self.outage.note(&result);
+        attempt.end(&result);
         result
     }
 

@@ -20,30 +20,51 @@ impl Outage {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether a query may try. If the store was away, it is the only one until [`Outage::note`], or
-    /// until its time limit.
+    /// Whether a query may try. If the store was away, it is the only one until it ends.
     ///
     /// # Errors
     /// The last failure.
-    pub(super) fn check(&self) -> Result<(), ReadError> {
+    pub(super) fn check(&self) -> Result<Attempt<'_>, ReadError> {
         let now = Instant::now();
-        match &mut *self.state() {
-            Some((error, again_at)) if now < *again_at => Err(error.clone()),
-            Some((_, again_at)) => {
-                *again_at = now + TIME_MAX;
-                Ok(())
-            }
-            None => Ok(()),
+        let mut state = self.state();
+        let is_alone = state.is_some();
+        match &mut *state {
+            Some((error, again_at)) if now < *again_at => return Err(error.clone()),
+            Some((_, again_at)) => *again_at = now + TIME_MAX,
+            None => {}
         }
+        drop(state);
+        Ok(Attempt {
+            outage: self,
+            is_alone,
+        })
     }
+}
 
-    /// Notes how a query ended that was allowed to try.
-    pub(super) fn note<T>(&self, result: &Result<T, ReadError>) {
+/// A query that was allowed to try.
+pub(super) struct Attempt<'a> {
+    outage: &'a Outage,
+    is_alone: bool,
+}
+
+impl Attempt<'_> {
+    /// Notes how it ended.
+    pub(super) fn end<T>(mut self, result: &Result<T, ReadError>) {
+        self.is_alone = false;
         let failure = match result {
             Err(error @ ReadError::Store(of_store)) if of_store.is_away() => Some(error.clone()),
             _ => None,
         };
-        *self.state() = failure.map(|error| (error, Instant::now() + PAUSE));
+        *self.outage.state() = failure.map(|error| (error, Instant::now() + PAUSE));
+    }
+}
+
+impl Drop for Attempt<'_> {
+    /// Its client has gone: another query may try.
+    fn drop(&mut self) {
+        if let (true, Some((_, again_at))) = (self.is_alone, &mut *self.outage.state()) {
+            *again_at = Instant::now();
+        }
     }
 }
 
@@ -61,19 +82,22 @@ mod tests {
         });
         let text = away.to_string();
         assert!(text.starts_with("MongoDB does not answer") && !text.contains("Topology"));
-        assert_eq!(outage.check(), Ok(()));
-        outage.note::<()>(&Err(away.clone()));
-        assert_eq!(outage.check(), Err(away.clone()), "immediately");
+        let check = || outage.check().map(drop);
+        let end = |result: Result<(), ReadError>| outage.check().unwrap().end(&result);
+        end(Err(away.clone()));
+        assert_eq!(check(), Err(away.clone()), "immediately");
         tokio::time::sleep(PAUSE).await;
-        assert_eq!(outage.check(), Ok(()), "this one tries");
-        assert_eq!(outage.check(), Err(away.clone()), "the others do not");
-        outage.note::<()>(&Err(away.clone()));
-        assert_eq!(outage.check(), Err(away));
+        let one = outage.check().unwrap();
+        assert_eq!(check(), Err(away.clone()), "the others do not try");
+        one.end::<()>(&Err(away.clone()));
+        assert_eq!(check(), Err(away.clone()));
         tokio::time::sleep(PAUSE).await;
-        assert_eq!(outage.check(), Ok(()));
-        outage.note(&Ok(()));
-        assert_eq!([outage.check(), outage.check()], [Ok(()), Ok(())]);
-        outage.note::<()>(&Err(ReadError::Busy));
-        assert_eq!(outage.check(), Ok(()), "the store is not to blame");
+        let gone = outage.check().unwrap();
+        assert_eq!(check(), Err(away));
+        drop(gone);
+        end(Ok(()));
+        assert_eq!([check(), check()], [Ok(()), Ok(())]);
+        end(Err(ReadError::Busy));
+        assert_eq!(check(), Ok(()), "the store is not to blame");
     }
 }
