@@ -21,7 +21,7 @@ const CHECKS: &str = "not_a_server_error,status_code_conformance,content_type_co
                       response_schema_conformance";
 
 fn call(service: &Service, url: &str, which: [&str; 2]) {
-    let examples = std::env::var("HOURBUCKET_SCHEMA_EXAMPLES").unwrap_or_else(|_| "8".to_owned());
+    let examples = std::env::var("HOURBUCKET_SCHEMA_EXAMPLES").unwrap_or_else(|_| "5".to_owned());
     let hooks = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests"));
     let output = Command::new("python3")
         .args([
