@@ -176,16 +176,14 @@ impl Catalog {
                 .projection(doc! { "labels": 0, "field_names": 0 });
             let mut cursor = find.await?;
             while cursor.advance().await? {
-                let document = cursor.deserialize_current()?;
-                let Some(update) = document
-                    .get_str("_id")
-                    .ok()
-                    .and_then(|id| missing.remove(id))
-                else {
+                let document = cursor.current();
+                let Some(entry) = entry_of(document) else {
                     continue;
                 };
-                let entry = entry_of(&document, &update.sensor_id);
-                let expires = document.contains_key("expires");
+                let Some(update) = missing.remove(&*entry.sensor_id) else {
+                    continue;
+                };
+                let expires = document.get("expires").is_ok_and(|at| at.is_some());
                 if expires || !entry.covers(update) {
                     changes
                         .updates
@@ -354,10 +352,7 @@ impl Catalog {
 async fn collected(mut cursor: Cursor<Document>) -> mongodb::error::Result<Vec<CatalogEntry>> {
     let mut found = vec![];
     while cursor.advance().await? {
-        let document = cursor.deserialize_current()?;
-        if let Ok(id) = document.get_str("_id") {
-            found.push(entry_of(&document, &SensorId::from(id)));
-        }
+        found.extend(entry_of(cursor.current()));
     }
     Ok(found)
 }

@@ -12,8 +12,9 @@
 
 use std::collections::BTreeMap;
 
-use mongodb::bson::{Bson, DateTime, Document, doc};
+use mongodb::bson::{Bson, DateTime, Document, RawDocument, doc};
 
+use super::elements::{Element, Elements};
 use crate::catalog::{CatalogEntry, CatalogQuery, after_prefix};
 use model::SensorId;
 use model::catalog::{CATALOG_STEP_MS, CatalogUpdate, FieldKinds};
@@ -115,44 +116,53 @@ pub(super) fn statement(entry: &CatalogEntry, update: &CatalogUpdate) -> Documen
     doc! { "q": query, "u": change }
 }
 
-pub(super) fn entry_of(document: &Document, sensor_id: &SensorId) -> CatalogEntry {
-    let time = |name: &str| {
-        document
-            .get_datetime(name)
-            .ok()
-            .map(|at| at.timestamp_millis())
+/// `None` without an id.
+pub(super) fn entry_of(document: &RawDocument) -> Option<CatalogEntry> {
+    let mut sensor_id = None;
+    let mut entry = CatalogEntry {
+        sensor_id: SensorId::from(""),
+        tags: BTreeMap::new(),
+        tags_ts_ms: None,
+        fields: BTreeMap::new(),
+        is_truncated: false,
+        first_ts_ms: i64::MAX,
+        last_ts_ms: i64::MIN,
+        arrived_ms: i64::MIN,
+        created_ms: i64::MAX,
     };
-    let fields = document
-        .get_document("fields")
-        .into_iter()
-        .flatten()
-        .map(|(name, held)| {
-            let held = held
-                .as_array()
-                .into_iter()
-                .flatten()
-                .filter_map(Bson::as_str);
-            (
-                name.clone(),
-                held.fold(FieldKinds::default(), |all, kind| {
-                    all.with(FieldKinds::named(kind))
-                }),
-            )
-        });
-    let tags = document.get_document("tags").into_iter().flatten();
-    CatalogEntry {
-        sensor_id: sensor_id.clone(),
-        tags: tags
-            .filter_map(|(name, value)| Some((name.clone(), value.as_str()?.to_owned())))
-            .collect(),
-        tags_ts_ms: time("tags_ts"),
-        fields: fields.collect(),
-        is_truncated: document.get_bool("fields_truncated").unwrap_or(false),
-        first_ts_ms: time("first_ts").unwrap_or(i64::MAX),
-        last_ts_ms: time("last_ts").unwrap_or(i64::MIN),
-        arrived_ms: time("last_arrival").unwrap_or(i64::MIN),
-        created_ms: time("created").unwrap_or(i64::MAX),
+    for element in Elements::new(document) {
+        let time_ms = |absent| element.time_ms().unwrap_or(absent);
+        match element.name {
+            b"_id" => sensor_id = element.text(),
+            b"tags" => {
+                let tags = element
+                    .elements()
+                    .filter_map(|tag| Some((tag.key()?, tag.text()?)));
+                entry.tags = tags
+                    .map(|(name, value)| (name.to_owned(), value.to_owned()))
+                    .collect();
+            }
+            b"tags_ts" => entry.tags_ts_ms = element.time_ms(),
+            b"fields" => {
+                let fields = element.elements().filter_map(|field| {
+                    let held = field.elements().filter_map(Element::text);
+                    let kinds = held.fold(FieldKinds::default(), |all, kind| {
+                        all.with(FieldKinds::named(kind))
+                    });
+                    Some((field.key()?.to_owned(), kinds))
+                });
+                entry.fields = fields.collect();
+            }
+            b"fields_truncated" => entry.is_truncated = element.is_true(),
+            b"first_ts" => entry.first_ts_ms = time_ms(i64::MAX),
+            b"last_ts" => entry.last_ts_ms = time_ms(i64::MIN),
+            b"last_arrival" => entry.arrived_ms = time_ms(i64::MIN),
+            b"created" => entry.created_ms = time_ms(i64::MAX),
+            _ => {}
+        }
     }
+    entry.sensor_id = SensorId::from(sensor_id?);
+    Some(entry)
 }
 
 /// The ids with this prefix.

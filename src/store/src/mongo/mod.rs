@@ -36,6 +36,7 @@ mod connection;
 mod dead_letters;
 mod detected;
 mod document;
+mod elements;
 mod error;
 mod expiry;
 mod logged_out;

@@ -4,7 +4,6 @@ pub(super) mod bucket_reader;
 pub(super) mod columns;
 pub(super) mod count_measurements;
 pub(super) mod days;
-pub(super) mod elements;
 pub(super) mod load;
 pub(super) mod pipelines;
 pub(super) mod queries;

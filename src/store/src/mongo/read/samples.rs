@@ -15,11 +15,11 @@ use futures_util::stream::{self, StreamExt, TryStreamExt};
 use mongodb::bson::{Bson, Document, RawDocument, doc};
 
 use super::bucket_reader::{Collections, push};
-use super::elements::Elements;
 use super::queries::Reader;
 use crate::StoreError;
 use crate::mongo::connection::Batches;
 use crate::mongo::document::{between, measurements_of};
+use crate::mongo::elements::Elements;
 use crate::mongo::error::command_error;
 use crate::mongo::pack::SERIES;
 use crate::samples::{Collecting, PageHead, SampleQuery, SampleStream, SensorSamples};

@@ -100,6 +100,11 @@ impl<'a> Element<'a> {
         self.kind == BOOL && self.bytes == [1]
     }
 
+    /// The name as a text.
+    pub(crate) fn key(self) -> Option<&'a str> {
+        std::str::from_utf8(self.name).ok()
+    }
+
     /// A number, or a boolean as 0 or 1.
     pub(crate) fn number(self) -> Option<f64> {
         match self.kind {
