@@ -120,15 +120,16 @@ fn late_readings_of_a_day_that_only_columns_have_are_stored_once() {
 /// without columns computes all of them from the readings.
 #[test]
 fn rich_hours_are_the_same_from_documents_and_from_readings() {
+    const STEPS: &str = "\n[[fields]]\nnames = [\"energy*\"]\nbetween = \"step\"\n";
     let database = unique_database("rich_hours");
-    let service = start(&database, "");
+    let service = start(&database, STEPS);
     prepared(&service);
     let uri = Mongod::shared().uri();
     let settings = [
         ("STORE__URI", uri.as_str()),
         ("STORE__DATABASE", &*database),
     ];
-    let without = Service::start("log.level = \"warn\"\n", &settings);
+    let without = Service::start(&format!("log.level = \"warn\"{STEPS}"), &settings);
     prepared(&without);
     let today = now_ms().div_euclid(DAY) * DAY;
     let day = today - 2 * DAY;
@@ -186,6 +187,8 @@ fn rich_hours_are_the_same_from_documents_and_from_readings() {
     }
     assert!((temp["stddev"].as_f64().unwrap() - (60.0_f64 / 9.0).sqrt() / 8.0).abs() < 1e-12);
     assert_eq!(first["energy_total"]["increase"], 8.0);
+    // Each value until the next one: 0 to 7.
+    assert_eq!(first["energy_total"]["time_weighted_avg"], 3.5);
     assert_eq!(first["valve"]["state_ms"]["true"], 28 * MINUTE);
     assert_eq!(first["state"]["state_ms"]["s0"], 56 * MINUTE);
     let one = hours_of(&service, "&field=temp");

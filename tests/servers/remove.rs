@@ -17,7 +17,7 @@ use crate::support::mongod::Mongod;
 use crate::support::seed::{HOUR, START, Seed, page, readings, sent, series};
 use crate::support::service::Service;
 use crate::support::{block_on, setting, wait_until};
-use columns::{Line, Weighting};
+use columns::{Line, Weighting, Weightings};
 use futures_util::TryStreamExt;
 use model::{Day, Span, Zone};
 use mongodb::Database;
@@ -271,7 +271,7 @@ impl WithColumns {
     /// Computes the day of a sensor as the service does.
     async fn compute(&self, sensor: &str) {
         let day = WithColumns::day(sensor);
-        let columns = encode_day(&self.store, Span::HOUR, &day, WEIGHTING).await;
+        let columns = encode_day(&self.store, Span::HOUR, &day, &Weightings::from(WEIGHTING)).await;
         let columns = [(day.clone(), columns.unwrap().unwrap())];
         self.store
             .columns()
@@ -293,7 +293,7 @@ impl WithColumns {
     /// Removes the readings of the pages of a sensor, as the service does.
     async fn empty_pages(&self, sensor: &str) {
         let day = WithColumns::day(sensor);
-        let pages = compare_day(&self.store, Span::HOUR, &day, WEIGHTING)
+        let pages = compare_day(&self.store, Span::HOUR, &day, &Weightings::from(WEIGHTING))
             .await
             .unwrap();
         assert!(self.store.remove_compared(&pages.unwrap()).await.unwrap() > 0);

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::support::mongod::{Mongod, unique_database};
-use columns::{DayEncoder, HoursEncoder, Line, Weighting, same_readings};
+use columns::{DayEncoder, HoursEncoder, Line, Weighting, Weightings, same_readings};
 use model::summary::summarise;
 use model::{
     BucketStart, Day, Number, PageKind, PageWrite, RowFlags, Rows, Span, StorageMode, Value,
@@ -258,7 +258,9 @@ const WEIGHTING: Weighting = Weighting {
 /// Columns and hours: of the readings of pages, replaced only by those that count at least as many.
 async fn columns_of(store: &dyn Store) {
     let columns = store.columns().expect("it has columns");
-    let of_pages = async |day: &SensorDay| encode_day(store, Span::HOUR, day, WEIGHTING).await;
+    let of_pages = async |day: &SensorDay| {
+        encode_day(store, Span::HOUR, day, &Weightings::from(WEIGHTING)).await
+    };
     let a = day("A", START);
     let computed = of_pages(&a).await.unwrap().unwrap();
     assert_eq!(computed.count(), 4);

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use columns::{Line, Weighting};
+use columns::{Line, Weighting, Weightings};
 use model::ack::{Ack, AckOutcome};
 use model::{Clock, DeadLetter, Now, Reading, ReadingBatch, StorageMode, Value};
 use pipeline::accumulate::state::ShardSettings;
@@ -28,12 +28,7 @@ use super::client::Client;
 use super::identity;
 use super::server::Server;
 
-/// Everything is computed of a day. Readings are at most minutes apart.
-const KINDS: DayKinds = DayKinds {
-    days: true,
-    columns: Some(WEIGHTING),
-};
-/// Of the hours.
+/// Of the hours. Readings are at most minutes apart.
 pub(crate) const WEIGHTING: Weighting = Weighting {
     line: Line::Straight,
     gap_max_ms: 600_000,
@@ -233,7 +228,11 @@ impl Instance {
             let backoff = world.settings.backoff;
             let (rollup, view, rollup_task) = RollupTask::new(
                 rollup,
-                KINDS,
+                // Everything is computed of a day.
+                DayKinds {
+                    days: true,
+                    columns: Some(WEIGHTING.into()),
+                },
                 flusher.clone(),
                 backoff,
                 clock.clone(),
@@ -387,7 +386,9 @@ async fn remove_days(world: Arc<World>, client: Arc<Client>) {
                 day: zone.day(bucket.start.0),
                 sensor_id: bucket.sensor_id,
             };
-            if let Ok(Some(pages)) = compare_day(&*client, span, &day, WEIGHTING).await {
+            if let Ok(Some(pages)) =
+                compare_day(&*client, span, &day, &Weightings::from(WEIGHTING)).await
+            {
                 let _ = client.remove_compared(&pages).await;
             }
         }

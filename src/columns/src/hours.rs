@@ -41,7 +41,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use model::summary::Sum;
-use model::{Number, Rows, ValueRef};
+use model::{Number, Rows, SensorPatterns, ValueRef};
 
 use super::order::sorted;
 
@@ -78,6 +78,44 @@ impl Weighting {
     fn covered_ms(self, from_ms: i64, to_ms: i64) -> i64 {
         let ms = to_ms - from_ms;
         if ms <= self.gap_max_ms { ms } else { 0 }
+    }
+}
+
+/// How each field is weighted by time. Cheap to clone.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Weightings {
+    others: Weighting,
+    /// The first list that selects a field counts.
+    lines: Arc<[(SensorPatterns, Line)]>,
+}
+
+impl Weightings {
+    /// `lines`: of the fields that a list of patterns selects; the first list counts.
+    pub fn new(
+        others: Weighting,
+        lines: impl IntoIterator<Item = (SensorPatterns, Line)>,
+    ) -> Weightings {
+        Weightings {
+            others,
+            lines: lines.into_iter().collect(),
+        }
+    }
+
+    /// The weighting of a field.
+    pub fn of(&self, field: &str) -> Weighting {
+        let mut lines = self.lines.iter();
+        let line = lines.find(|(names, _)| names.matches(field));
+        Weighting {
+            line: line.map_or(self.others.line, |(_, line)| *line),
+            ..self.others
+        }
+    }
+}
+
+impl From<Weighting> for Weightings {
+    /// The same for all fields.
+    fn from(of_all: Weighting) -> Weightings {
+        Weightings::new(of_all, [])
     }
 }
 

@@ -30,7 +30,7 @@ mod tests;
 
 pub use decode::Decoded;
 pub use encode::DayEncoder;
-pub use hours::{DayHours, FieldHour, HoursEncoder, Line, Numbers, States, Weighting};
+pub use hours::{DayHours, FieldHour, HoursEncoder, Line, Numbers, States, Weighting, Weightings};
 pub use order::same_readings;
 pub use part::{Entry, EntryKind, Part};
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::reader::Report;
 use super::units::{DAY, write_duration, write_size};
-use super::{AckMode, Config, check_mqtt, is_loopback, ranges};
+use super::{AckMode, Config, check_mqtt, fields, is_loopback, ranges};
 use model::Zone;
 
 /// The longest `bucket.span` with a daily rollup.
@@ -31,6 +31,7 @@ pub(super) use impossible;
 pub(super) fn combinations(config: &Config, report: &mut Report) {
     ports(config, report);
     check_mqtt::combinations(config, report);
+    fields::combinations(config, report);
     ranges::combinations(config, report);
     listening(config, report);
     sizes(config, report);

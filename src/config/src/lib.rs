@@ -31,6 +31,7 @@ mod declare;
 mod describe;
 mod dump;
 mod error;
+mod fields;
 mod formats;
 mod kinds;
 mod live;
@@ -59,6 +60,7 @@ mod written;
 pub use access::{Certificates, ClientIdentity, Jwt, JwtAlgorithm, Quota};
 pub use describe::known_keys;
 pub use error::{ConfigErrors, Problem};
+pub use fields::Field;
 pub use formats::{Limits, Line, Native, Nested, Otlp, PointAttributes, RemoteWrite, ScalarFormat};
 pub use live::{Live, Setter};
 pub use load::load_for_new_tokens;
@@ -112,6 +114,8 @@ settings! {
         sensors: Sensors = Sensors::default(), Section;
         enrich: Enrich = Enrich::default(), Section;
         limits: Limits = Limits::default(), Section;
+        fields: Vec<Field> = vec![], Sections { new: Field::default, without: &[] },
+            restart(fields::COMPUTED);
         ranges: Vec<Range> = vec![], Sections { new: Range::default, without: &[] };
         line: Line = Line::default(), Section;
         native: Native = Native::default(), Section;

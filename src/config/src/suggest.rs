@@ -77,7 +77,7 @@ pub(super) fn variable_of(key: &str) -> Option<String> {
         .replace("mqtt.subscriptions.", "mqtt.subscriptions.0.")
         .replace("mqtt.topics.", "mqtt.topics.0.");
     let key = match key.split_once('.') {
-        Some((list @ ("mqtt" | "ranges"), rest)) => format!("{list}.0.{rest}"),
+        Some((list @ ("mqtt" | "ranges" | "fields"), rest)) => format!("{list}.0.{rest}"),
         _ => key,
     };
     Some(variable(&key))

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 
-use columns::{DayEncoder, HoursEncoder, Part, Weighting};
+use columns::{DayEncoder, HoursEncoder, Part, Weightings};
 use model::{BucketKey, BucketStart, Rows, Span, StorageMode};
 
 use crate::columns::{DAY_BYTES_MAX, DayColumns, bounds, part_bytes, readings_of};
@@ -221,7 +221,7 @@ pub enum NoColumns {
     TooLarge,
 }
 
-/// Encodes a day from its readings. `weighting`: of every field.
+/// Encodes a day from its readings.
 ///
 /// # Errors
 /// The store failed.
@@ -229,11 +229,11 @@ pub async fn encode_day(
     store: &dyn Store,
     span: Span,
     day: &SensorDay,
-    weighting: Weighting,
+    weightings: &Weightings,
 ) -> Result<Result<DayColumns, NoColumns>, StoreError> {
     let mut readings = DayReadings::new(store, span, day);
     let mut encoder = DayEncoder::default();
-    let mut hours = HoursEncoder::new(bounds(day, span), |_| weighting);
+    let mut hours = HoursEncoder::new(bounds(day, span), |name: &str| weightings.of(name));
     let mut parts: Vec<Part> = vec![];
     let is_too_large = |parts: &[Part]| parts.iter().map(part_bytes).sum::<usize>() > DAY_BYTES_MAX;
     while let Some(rows) = readings.next().await? {

@@ -11,7 +11,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use columns::{Weighting, same_readings};
+use columns::{Weightings, same_readings};
 use model::{BucketStart, Day, Rows, SensorId, Span, Zone};
 
 use crate::columns::{ColumnsQuery, DayColumns};
@@ -31,12 +31,12 @@ const MARKS_MAX: usize = 10_000;
 const PAUSE: Duration = Duration::from_millis(500);
 
 /// Fills and checks columns.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub struct ColumnsMaintenance<'s> {
     store: &'s dyn Store,
     zone: Zone,
     span: Span,
-    weighting: Weighting,
+    weightings: Weightings,
 }
 
 impl<'s> ColumnsMaintenance<'s> {
@@ -45,13 +45,13 @@ impl<'s> ColumnsMaintenance<'s> {
         store: &'s dyn Store,
         zone: Zone,
         span: Span,
-        weighting: Weighting,
+        weightings: Weightings,
     ) -> ColumnsMaintenance<'s> {
         ColumnsMaintenance {
             store,
             zone,
             span,
-            weighting,
+            weightings,
         }
     }
 
@@ -127,7 +127,7 @@ impl<'s> ColumnsMaintenance<'s> {
     }
 
     async fn encode(&self, day: &SensorDay) -> Result<Result<DayColumns, NoColumns>, StoreError> {
-        encode_day(self.store, self.span, day, self.weighting).await
+        encode_day(self.store, self.span, day, &self.weightings).await
     }
 
     /// Compares the columns and hours of days with their readings, and writes those that differ if

@@ -22,7 +22,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use columns::{Weighting, same_readings};
+use columns::{Weightings, same_readings};
 use model::{BucketKey, BucketStart, ReadingKey, Rows, SensorId, Span, StorageMode, Zone};
 
 use crate::columns::{ColumnStore, readings_of};
@@ -55,7 +55,7 @@ pub async fn compare_day(
     store: &dyn Store,
     span: Span,
     day: &SensorDay,
-    weighting: Weighting,
+    weightings: &Weightings,
 ) -> Result<Option<Vec<ComparedPage>>, StoreError> {
     if let Some(pages) = compared_pages(store, span, day).await? {
         return Ok(Some(pages));
@@ -63,7 +63,7 @@ pub async fn compare_day(
     let Some(columns) = store.columns() else {
         return Ok(None);
     };
-    let Ok(computed) = encode_day(store, span, day, weighting).await? else {
+    let Ok(computed) = encode_day(store, span, day, weightings).await? else {
         return Ok(None);
     };
     let computed = [(day.clone(), computed)];

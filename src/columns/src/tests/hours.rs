@@ -1,7 +1,7 @@
 //! Hours against naive ones. The values are multiples of an eighth, so sums of doubles are exact.
 
 use model::summary::{by_name, summarise};
-use model::{Number, Zone};
+use model::{Number, SensorPatterns, Zone};
 
 use super::*;
 use crate::order::sorted;
@@ -341,4 +341,34 @@ fn many_states_and_many_fields_are_bounded() {
     );
     let found = hours(&rows, &bounds, weighting);
     assert!(found.is_truncated && found.fields.keys().map(|name| &**name).eq(["a", "b"]));
+}
+
+#[test]
+fn the_first_list_that_selects_a_field_has_its_line() {
+    let names = |list: &[&str]| SensorPatterns::parse(list.iter().copied()).unwrap();
+    let others = Weighting {
+        line: Line::Straight,
+        gap_max_ms: 7,
+    };
+    let weightings = Weightings::new(
+        others,
+        [
+            (names(&["valve", "set*"]), Line::Step),
+            (names(&["s*"]), Line::Straight),
+            (names(&["*_state"]), Line::Step),
+        ],
+    );
+    let steps = ["valve", "setpoint", "a_state"];
+    for field in ["valve", "setpoint", "a_state", "s_state", "temp"] {
+        let line = match steps.contains(&field) {
+            true => Line::Step,
+            false => Line::Straight,
+        };
+        assert_eq!(
+            weightings.of(field),
+            Weighting { line, ..others },
+            "{field}"
+        );
+    }
+    assert_eq!(Weightings::from(others).of("valve"), others);
 }

@@ -4,7 +4,7 @@
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::{Flusher, Permit, acquire};
-use columns::Weighting;
+use columns::Weightings;
 use store::columns::DayColumns;
 use store::day_readings::{NoColumns, encode_day};
 use store::days::{DayMark, DayStore, DaySummary, DayWritten, MarkQuery, SensorDay};
@@ -90,9 +90,9 @@ impl Flusher {
         &self,
         _permit: &DaysPermit,
         day: &SensorDay,
-        weighting: Weighting,
+        weightings: &Weightings,
     ) -> Result<Result<DayColumns, NoColumns>, StoreError> {
-        counted(encode_day(&*self.store, self.span, day, weighting).await)
+        counted(encode_day(&*self.store, self.span, day, weightings).await)
     }
 
     /// See [`store::columns::ColumnStore::write_columns`].

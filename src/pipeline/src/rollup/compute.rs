@@ -1,6 +1,6 @@
 //! Computes days and writes them.
 
-use columns::Weighting;
+use columns::Weightings;
 
 use crate::flush::Flusher;
 use crate::flush::days::DaysPermit;
@@ -14,12 +14,12 @@ use telemetry::metrics::{self, DayResult};
 const WRITE_BYTES: usize = 4 << 20;
 
 /// What is computed of a day.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct DayKinds {
     /// `rollup.days`: its summary.
     pub days: bool,
-    /// `columns.enabled`: its columns and hours, with this weighting.
-    pub columns: Option<Weighting>,
+    /// `columns.enabled`: its columns and hours, with these weightings.
+    pub columns: Option<Weightings>,
 }
 
 impl DayKinds {
@@ -28,7 +28,7 @@ impl DayKinds {
     /// # Errors
     /// The store failed; any of them may be written.
     pub(super) async fn compute(
-        self,
+        &self,
         flusher: &Flusher,
         permit: &DaysPermit,
         days: &[SensorDay],
@@ -38,8 +38,8 @@ impl DayKinds {
         if self.days {
             written = summarize(flusher, permit, days, &mut answers).await?;
         }
-        if let Some(weighting) = self.columns {
-            written = encode(flusher, permit, days, weighting, &answers).await?;
+        if let Some(weightings) = &self.columns {
+            written = encode(flusher, permit, days, weightings, &answers).await?;
         }
         metrics::rollup_computed_total(DayResult::Written, written);
         Ok(answers)
@@ -73,7 +73,7 @@ async fn encode(
     flusher: &Flusher,
     permit: &DaysPermit,
     days: &[SensorDay],
-    weighting: Weighting,
+    weightings: &Weightings,
     answers: &[bool],
 ) -> Result<u64, StoreError> {
     let mut written = 0;
@@ -83,7 +83,7 @@ async fn encode(
         if !is_wanted {
             continue;
         }
-        match flusher.encode_day(permit, day, weighting).await? {
+        match flusher.encode_day(permit, day, weightings).await? {
             Ok(columns) => {
                 bytes += columns.about_bytes();
                 writes.push((day.clone(), columns));

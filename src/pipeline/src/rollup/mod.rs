@@ -308,7 +308,7 @@ impl RollupTask {
         }
         let flusher = self.flusher.clone();
         let clock = self.shared.clock.clone();
-        let kinds = self.kinds;
+        let kinds = self.kinds.clone();
         self.is_computing = true;
         self.jobs.spawn(async move {
             let begun_ms = clock.now().mono_ms;

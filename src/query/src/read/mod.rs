@@ -59,7 +59,7 @@ use futures_util::future::try_join_all;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
 use tokio::time::{Instant, timeout};
 
-use ::columns::{Line, Weighting};
+use ::columns::{Line, Weighting, Weightings};
 use fleet::FleetCache;
 use hours::{Hour, Hours, OpenHour};
 use journal::JournalHandle;
@@ -159,7 +159,7 @@ pub struct ReadService {
     /// What is computed of a day.
     kinds: DayKinds,
     /// How values are weighted by time.
-    weighting: Weighting,
+    weightings: Weightings,
     /// How long buckets are kept after their end; `None`: forever.
     hours_kept: Option<Duration>,
     silence: Arc<Silence>,
@@ -196,10 +196,10 @@ impl ReadService {
             zone,
             rollups,
             kinds: DayKinds::default(),
-            weighting: Weighting {
+            weightings: Weightings::from(Weighting {
                 line: Line::Straight,
                 gap_max_ms: i64::MAX,
-            },
+            }),
             hours_kept: None,
             silence,
             outage: Outage::default(),

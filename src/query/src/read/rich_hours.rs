@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use super::merge::Window;
 use super::{QueryResult, ReadError, ReadService};
-use ::columns::{DayHours, FieldHour, HoursEncoder, Weighting};
+use ::columns::{DayHours, FieldHour, HoursEncoder, Weightings};
 use model::{BucketStart, Day, SensorId};
 use store::columns::ColumnsQuery;
 
@@ -25,8 +25,8 @@ pub(crate) type RichHours = BTreeMap<BucketStart, BTreeMap<Arc<str>, FieldHour>>
 impl ReadService {
     /// The same service, whose hours are weighted by time like this.
     #[must_use]
-    pub fn with_weighting(self, weighting: Weighting) -> ReadService {
-        ReadService { weighting, ..self }
+    pub fn with_weightings(self, weightings: Weightings) -> ReadService {
+        ReadService { weightings, ..self }
     }
 
     /// The rich summaries of the sensor's buckets that overlap a time range (ms since 1970, end
@@ -131,7 +131,8 @@ impl ReadService {
             let mut starts = self.starts_of(day);
             starts.retain(|start| (within.0..within.1).contains(&start.0));
             let bounds = starts.iter().map(|start| start.0).chain([within.1]);
-            let mut encoder = HoursEncoder::new(bounds.collect(), |_: &str| self.weighting);
+            let mut encoder =
+                HoursEncoder::new(bounds.collect(), |name: &str| self.weightings.of(name));
             let mut window = Window {
                 from_ms: within.0,
                 to_ms: within.1,

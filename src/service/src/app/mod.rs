@@ -35,7 +35,7 @@ mod upkeep;
 mod watch;
 
 pub use self::reload::{Reloaded, Reloader};
-pub(crate) use self::rollup::weighting;
+pub(crate) use self::rollup::weightings;
 pub use self::start::StartError;
 
 use std::net::SocketAddr;

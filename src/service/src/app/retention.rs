@@ -25,7 +25,7 @@ use tokio::time::Instant;
 
 use super::context::ServiceContext;
 use super::stages::Unstored;
-use super::weighting;
+use super::weightings;
 use config::AckMode;
 use model::{BucketKey, DAY_MS, Span, Zone};
 use pipeline::accumulate::ANSWERS_WITHIN;
@@ -283,9 +283,9 @@ impl ServiceContext {
             days.next.push(day);
             return Ok((hold, true));
         }
-        let columns = weighting(&self.config.columns);
+        let columns = weightings(&self.config);
         let span = self.config.bucket.span;
-        match compare_day(store, span, &day, columns).await? {
+        match compare_day(store, span, &day, &columns).await? {
             Some(pages) => {
                 let _permit = self.flusher.permit().await;
                 let removed = store.remove_compared(&pages).await?;

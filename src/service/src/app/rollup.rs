@@ -5,12 +5,12 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use columns::{Line, Weighting};
+use columns::{Line, Weighting, Weightings};
 use tokio::task::JoinHandle;
 
 use super::StartError;
 use super::context::ServiceContext;
-use config::AckMode;
+use config::{AckMode, Config};
 use journal::fs::{Fs, RealFs};
 use model::Zone;
 use pipeline::flush::backoff::Backoff;
@@ -44,7 +44,7 @@ impl ServiceContext {
         let columns = &self.config.columns;
         DayKinds {
             days: self.config.rollup.days,
-            columns: columns.enabled.then_some(weighting(columns)),
+            columns: columns.enabled.then(|| weightings(&self.config)),
         }
     }
 
@@ -148,11 +148,15 @@ impl ServiceContext {
 }
 
 /// What is between two readings of a field, in rich hours.
-pub(crate) fn weighting(columns: &config::Columns) -> Weighting {
-    Weighting {
+pub(crate) fn weightings(config: &Config) -> Weightings {
+    let line = |is_step| if is_step { Line::Step } else { Line::Straight };
+    let lines = config.fields.iter();
+    let lines = lines.filter_map(|of| Some((of.patterns()?, line(of.is_step))));
+    let others = Weighting {
         line: Line::Straight,
-        gap_max_ms: i64::try_from(columns.gap_max.as_millis()).unwrap_or(i64::MAX),
-    }
+        gap_max_ms: i64::try_from(config.columns.gap_max.as_millis()).unwrap_or(i64::MAX),
+    };
+    Weightings::new(others, lines)
 }
 
 /// A new id of an instance: 16 hexadecimal digits.

@@ -12,7 +12,7 @@ use super::context::ServiceContext;
 use super::files::within_files;
 use super::last_used::LastUsedFile;
 use super::ports::{IngestPorts, start_front};
-use super::rollup::weighting;
+use super::rollup::weightings;
 use super::stages::{Stages, Unstored};
 use config::Config;
 use ingest::http::{HttpError, HttpIngest};
@@ -183,7 +183,7 @@ impl ServiceContext {
             self.day_kinds(),
             config.store.retention,
         )
-        .with_weighting(weighting(&config.columns))
+        .with_weightings(weightings(config))
     }
 
     /// Starts the background tasks. An instance of a command (`repeats`) neither removes readings

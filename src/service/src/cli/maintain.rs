@@ -8,7 +8,7 @@ use clap::{Args, ValueEnum};
 
 use super::bar::Bar;
 use super::output::{maintenance_failed, print_line};
-use crate::app::weighting;
+use crate::app::weightings;
 use config::Config;
 use model::{Clock, DAY_MS, StorageMode, SystemClock, Zone};
 use store::maintain::{
@@ -192,8 +192,7 @@ fn print_days(have: &str, what: &str, checked: &DaysChecked) {
 /// Fills and checks the columns of the database.
 fn columns<'s>(config: &Config, store: &'s MongoStore) -> ColumnsMaintenance<'s> {
     let zone = Zone::from(config.rollup.zone);
-    let weighting = weighting(&config.columns);
-    ColumnsMaintenance::new(store, zone, config.bucket.span, weighting)
+    ColumnsMaintenance::new(store, zone, config.bucket.span, weightings(config))
 }
 
 /// The start of a date; `option` says where it comes from.

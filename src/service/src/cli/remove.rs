@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 
 use super::maintain::{EVER, page_size};
 use super::output::{maintenance_failed, print_line};
-use crate::app::weighting;
+use crate::app::weightings;
 use config::Config;
 use model::catalog::arrival_step_ms;
 use model::{Clock, SensorPatterns, SystemClock, Zone};
@@ -116,7 +116,7 @@ pub(crate) async fn remove(config: &Config, store: MongoStore, arguments: Remove
         settled_before_ms: now_ms - settled_ms(config.bucket.span),
         zone: Zone::from(config.rollup.zone),
         has_days: config.rollup.days,
-        columns: config.columns.enabled.then(|| weighting(&config.columns)),
+        columns: config.columns.enabled.then(|| weightings(config)),
         recent_max: config.latest.enabled.then_some(config.latest.recent),
         latest_interval: config.latest.interval,
         arrival_step_ms: arrival_step_ms(config.sensors.silent_after),

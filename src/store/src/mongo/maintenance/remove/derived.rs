@@ -122,10 +122,10 @@ impl Run<'_> {
         };
         for _ in 0..TRIES {
             let mut is_changed = self.options.has_days && self.settle_summary(&day).await?;
-            if let Some(weighting) = self.options.columns {
+            if let Some(weightings) = self.options.columns.clone() {
                 let span = self.of.reader.connection().span();
                 let zone = self.options.zone;
-                let columns = ColumnsMaintenance::new(self.store, zone, span, weighting);
+                let columns = ColumnsMaintenance::new(self.store, zone, span, weightings);
                 let settled = columns.settle(&day, self.options.now_ms).await;
                 is_changed |= settled.map_err(store_failed)?;
             }

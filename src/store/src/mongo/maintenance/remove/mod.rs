@@ -49,7 +49,7 @@ use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use columns::Weighting;
+use columns::Weightings;
 use model::{BucketKey, SensorId, SensorPatterns, Zone};
 
 use crate::catalog::CatalogQuery;
@@ -86,7 +86,7 @@ pub struct RemoveOptions {
     /// `rollup.days`
     pub has_days: bool,
     /// Of the columns, if `columns.enabled`.
-    pub columns: Option<Weighting>,
+    pub columns: Option<Weightings>,
     /// `latest.recent`, if `latest.enabled`.
     pub recent_max: Option<usize>,
     /// `latest.interval`
