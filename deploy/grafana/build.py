@@ -242,6 +242,16 @@ def traffic(board):
         "cps",
     )
     board.graph(
+        "Idempotency keys",
+        "Requests over HTTP that were recognised as repeats, keys that were forgotten before their time, and keys remembered.",
+        [
+            (rate("hourbucket_idempotency_repeats_total"), "{{instance}} repeats/s"),
+            (rate("hourbucket_idempotency_keys_forgotten_total"), "{{instance}} forgotten/s"),
+            (f"hourbucket_idempotency_keys{S}", "{{instance}} remembered"),
+        ],
+        "short",
+    )
+    board.graph(
         "Dead letters by reason",
         "Messages and readings added to dead_letters within an hour; postponed: waiting in the journal, because they come too fast.",
         [

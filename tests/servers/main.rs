@@ -61,6 +61,7 @@ mod reload;
 mod remote_read;
 mod remote_write;
 mod remove;
+mod repeats;
 mod replay_outage;
 mod replica_set;
 mod retention;

@@ -32,6 +32,13 @@ settings! {
         /// 1024 batches, senders wait.
         // Admission counts its bytes in 32 bit.
         queue_max_bytes: u64 = 64 * MIB, size(MIB..=2 * GIB);
+        /// For how long the header Idempotency-Key of HTTP requests is remembered, up to 30d, by the
+        /// service's clock: a repeat of the request stores nothing, also readings without a time.
+        /// 0s: the header has no effect. With ack = "stored" keys are forgotten at a restart.
+        idempotency_for: Duration = DAY, duration(Duration::ZERO..=30 * DAY);
+        /// Keys that are remembered, 100 to 10000000, about 150 bytes of memory each and 40 in
+        /// journal.dir. Beyond, the sender with the most keys loses its oldest.
+        idempotency_keys_max: u32 = 100_000, count(100..=10_000_000);
         /// A tag that records who sent a reading: the id of the sender's token. It replaces a tag
         /// of that name in the reading. Absent: not recorded. Tags belong to a page, or to the
         /// measurements of one write. So if several senders write one sensor within an hour, its

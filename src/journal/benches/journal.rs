@@ -154,6 +154,7 @@ fn open(dir: &Path) -> Result<(OpenedJournal, AdmissionControl), Box<dyn std::er
         clock: Arc::new(SystemClock::new()),
         admission_control: admission_control.clone(),
         on_broken: Box::new(|why| eprintln!("{why}")),
+        keys: Default::default(),
     };
     Ok((Journal::open(&config, env)?, admission_control))
 }

@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
+use crate::{RequestKey, RequestKeys};
 use model::ack::Ack;
 use model::batch::BYTES_MAX;
 use model::{Checks, DeadLetter, JournalAccount, ReadingBatch, memory};
@@ -31,6 +32,8 @@ pub struct IngestBatch {
     /// The senders with an account, each with the bytes of its messages. The journal charges them
     /// its own bytes in this proportion.
     pub senders: Vec<(JournalAccount, u64)>,
+    /// The key of the request, which becomes durable together with it.
+    pub key: Option<RequestKey>,
     /// Parts of the queue: of the admission's, and of the sender's own.
     permits: [Option<OwnedSemaphorePermit>; 2],
 }
@@ -43,6 +46,7 @@ impl IngestBatch {
             dead,
             ack,
             senders: vec![],
+            key: None,
             permits: [None, None],
         }
     }
@@ -174,6 +178,7 @@ pub struct Admission {
     admission_control: AdmissionControl,
     checks: Option<Checks>,
     readings_bytes_max: usize,
+    keys: RequestKeys,
 }
 
 /// The receiving end, owned by the journal or the router.
@@ -195,6 +200,7 @@ pub fn admission_channel(
             admission_control,
             checks: None,
             readings_bytes_max: BYTES_MAX,
+            keys: RequestKeys::default(),
         },
         rx,
     )
@@ -218,6 +224,17 @@ impl Admission {
             readings_bytes_max,
             ..self
         }
+    }
+
+    /// The same admission, which remembers the keys of requests.
+    #[must_use]
+    pub fn remembering(self, keys: RequestKeys) -> Admission {
+        Admission { keys, ..self }
+    }
+
+    /// The keys of requests.
+    pub fn keys(&self) -> &RequestKeys {
+        &self.keys
     }
 
     /// The same admission without the next stage, which does not wait for it: it can be checked, and

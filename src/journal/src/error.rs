@@ -162,6 +162,12 @@ pub enum Damage {
         /// The synced end (exclusive) in the checkpoint.
         synced: u64,
     },
+    /// The file with the keys of requests is invalid.
+    #[error("the idempotency keys in {} are damaged", .path.display())]
+    Keys {
+        /// The file.
+        path: PathBuf,
+    },
 }
 
 impl Damage {
@@ -170,6 +176,10 @@ impl Damage {
             Damage::Missing { .. } | Damage::FirstMissing { .. } => {
                 "put the missing segments back, or run `hourbucket journal salvage`, which gives \
                  up their entries and keeps all others"
+            }
+            Damage::Keys { .. } => {
+                "`hourbucket journal salvage` moves the file aside: repeats of the requests in it \
+                 are then taken for new ones"
             }
             Damage::Header { .. }
             | Damage::Number { .. }

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use super::checkpoint::{self, Checkpoint};
 use super::error::{Damage, JournalError, io_error};
 use super::fs::Fs;
+use super::keys;
 use super::recovery::{Expect, SegmentEnd, TornTail, examine};
 use super::segment::{HEADER_BYTES, HeaderFault};
 use super::segment_files::{FoundSegment, list, names, segment_name};
@@ -96,6 +97,11 @@ pub fn inspect(fs: &dyn Fs, dir: &Path) -> Result<Report, JournalError> {
         ..Report::default()
     };
     report.problems.extend(first_missing(dir, &found, known));
+    match keys::read(fs, dir) {
+        Ok(_) => {}
+        Err(JournalError::Damaged(damage)) => report.problems.push(damage),
+        Err(error) => return Err(error),
+    }
     let last_number = found
         .iter()
         .rfind(|segment| segment.own_header().is_some())
@@ -179,6 +185,7 @@ fn inspect_segment(
         end,
         deep: true,
         find: unstored_from,
+        keys: None,
     };
     let seen = examine(segment, header, expect).map_err(io_error("read", &path))?;
     if let SegmentEnd::Damaged(fault) = seen.ending {

@@ -19,7 +19,8 @@
 //! follower returns the entries in order, from memory, or from the segments if the router lags by
 //! more than 32 MiB. Each [`JournalEntry`] carries an acknowledgement that a chunk of entries
 //! shares (see `follower`). When it is delivered, the tracker advances the sequence before which
-//! everything is stored. A segment that is entirely before it is recycled or removed.
+//! everything is stored. A segment that is entirely before it is recycled or removed. The keys of
+//! requests live longer (`keys`).
 //!
 //! **Crash.** The next start verifies all segments from the checkpoint on and cuts off a torn last
 //! write (`recovery` explains how it distinguishes one from damage). The follower starts with the
@@ -58,6 +59,7 @@ mod error;
 mod follower;
 pub mod fs;
 mod inspect;
+mod keys;
 mod read_back;
 mod reader;
 mod recovery;
@@ -74,6 +76,7 @@ mod writer;
 pub use error::{Damage, JournalError, JournalFailure, JournalFull};
 pub use follower::{Follower, JournalEntry};
 pub use inspect::{Report, SegmentReport, check, inspect};
+pub use keys::{KeyInFlight, KeyRefused, KeyUse, RequestKey, RequestKeys};
 pub use read_back::Position;
 pub use repair::{Salvaged, salvage};
 pub use second_reader::SecondReader;
@@ -118,7 +121,8 @@ const SEGMENT_BYTES_MIN: u64 = 2 * segment::HEADER_BYTES;
 /// be as large, cannot be freed. So all frames of an ingest batch have half of `journal.max_bytes`.
 /// A small journal (below 12 MiB) has no room for the largest dead letters beside that.
 pub fn readings_bytes_max(config: &config::Journal) -> usize {
-    let overhead = segment::HEADER_BYTES + 4 * segment::FRAME_HEAD_BYTES as u64;
+    let heads = 5 * segment::FRAME_HEAD_BYTES + RequestKey::BYTES;
+    let overhead = segment::HEADER_BYTES + heads as u64;
     let beside_dead = (config.max_bytes / 2).saturating_sub(DEAD_BYTES_MAX + overhead);
     let bytes = beside_dead.max(config.max_bytes / 8 * 3);
     usize::try_from(bytes).map_or(BYTES_MAX, |bytes| bytes.min(BYTES_MAX))
@@ -134,6 +138,8 @@ pub struct JournalDeps {
     pub admission_control: AdmissionControl,
     /// Called once, when the journal fails.
     pub on_broken: OnBroken,
+    /// The keys of requests, which the journal makes durable.
+    pub keys: RequestKeys,
 }
 
 /// Result of [`Journal::open`].
@@ -216,6 +222,7 @@ impl Journal {
             clock,
             admission_control,
             on_broken,
+            keys,
         } = deps;
         let dir = config.dir.clone();
         fs.create_dir_all(&dir).map_err(io_error("create", &dir))?;
@@ -223,7 +230,7 @@ impl Journal {
             .lock(&dir.join(LOCK_NAME))
             .map_err(io_error("lock", &dir.join(LOCK_NAME)))?;
         let lock = lock.ok_or_else(|| JournalError::Locked { dir: dir.clone() })?;
-        let (recovered, checkpoint) = recovery::recover(&*fs, &dir)?;
+        let (recovered, checkpoint) = recovery::recover(&*fs, &dir, &keys)?;
         let max_bytes = config.max_bytes.max(SEGMENTS_MIN * SEGMENT_BYTES_MIN);
         let segment_bytes = config
             .segment_bytes
@@ -238,6 +245,7 @@ impl Journal {
             clock,
             admission_control,
             on_broken,
+            keys,
             lock,
             checkpoint,
         };

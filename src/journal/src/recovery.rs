@@ -40,6 +40,7 @@ use std::path::Path;
 use super::checkpoint::{self, Checkpoint, CheckpointFile};
 use super::error::{Damage, JournalError, io_error};
 use super::fs::{Fs, read_full_at, write_all_at};
+use super::keys::{RequestKey, RequestKeys};
 use super::reader::{FrameReader, Step, find_frame};
 use super::segment::{
     FRAME_HEAD_BYTES, FrameFault, FrameHead, FrameKind, HEADER_BYTES, Header, HeaderFault, Payload,
@@ -50,13 +51,15 @@ use super::tracker::{Appended, Place};
 
 /// Expectations about a segment before its frames are read.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Expect {
+pub(super) struct Expect<'a> {
     /// The first sequence of the next segment; `None` for the last segment.
     pub(super) end: Option<u64>,
     /// Whether to decode payloads.
     pub(super) deep: bool,
     /// Search for the first frame that ends after this sequence.
     pub(super) find: u64,
+    /// Learn the keys of the entries.
+    pub(super) keys: Option<&'a RequestKeys>,
 }
 
 /// The end of the last segment that is not proven to be synced, and that a start cuts off.
@@ -115,13 +118,15 @@ pub(super) struct Examined {
     pub(super) ending: SegmentEnd,
     /// A synced frame follows the frames.
     pub(super) sealed: bool,
+    /// The key of the next entry.
+    key: Option<RequestKey>,
 }
 
 /// Reads the frames of a segment up to its end or the first place without a valid one.
 pub(super) fn examine(
     found: &FoundSegment,
     header: &Header,
-    expect: Expect,
+    expect: Expect<'_>,
 ) -> io::Result<Examined> {
     let mut reader = FrameReader::new(
         found.file.clone(),
@@ -141,6 +146,7 @@ pub(super) fn examine(
         found: None,
         ending: SegmentEnd::Whole,
         sealed: false,
+        key: None,
     };
     loop {
         if expect.end == Some(seen.next_seq) {
@@ -150,6 +156,7 @@ pub(super) fn examine(
             Step::Frame(at, frame) => match seen.check(&frame, expect) {
                 Ok(()) => {
                     seen.count(at, &frame, expect.find, header);
+                    seen.learn_key(&frame, expect.keys);
                     seen.data_end = at + frame.span();
                     continue;
                 }
@@ -172,7 +179,11 @@ pub(super) fn examine(
 }
 
 impl Examined {
-    fn check(&self, frame: &super::segment::Frame<'_>, expect: Expect) -> Result<(), FrameFault> {
+    fn check(
+        &self,
+        frame: &super::segment::Frame<'_>,
+        expect: Expect<'_>,
+    ) -> Result<(), FrameFault> {
         if frame.head.kind == FrameKind::Synced {
             return Err(FrameFault::Ends);
         }
@@ -261,7 +272,7 @@ impl Examined {
 
     fn count(&mut self, at: u64, frame: &super::segment::Frame<'_>, find: u64, header: &Header) {
         let head = &frame.head;
-        self.frames += 1;
+        self.frames += u64::from(head.kind != FrameKind::Key);
         match head.kind {
             FrameKind::Readings => {
                 self.readings += u64::from(head.records);
@@ -272,7 +283,7 @@ impl Examined {
                 };
             }
             FrameKind::Dead => self.dead_letters += u64::from(head.records),
-            FrameKind::Gap | FrameKind::Synced => {}
+            FrameKind::Gap | FrameKind::Synced | FrameKind::Key => {}
         }
         self.next_seq = frame.next_seq();
         self.last_group = head.group_start;
@@ -282,6 +293,22 @@ impl Examined {
         ));
         if self.found.is_none() && self.next_seq > find {
             self.found = Some((at, header.coding().appended(head)));
+        }
+    }
+}
+
+impl Examined {
+    /// A key counts if its entry follows: only the complete write was acknowledged.
+    fn learn_key(&mut self, frame: &super::segment::Frame<'_>, keys: Option<&RequestKeys>) {
+        let key = self.key.take();
+        match frame.head.kind {
+            FrameKind::Key => self.key = RequestKey::decode(frame.payload),
+            FrameKind::Readings | FrameKind::Dead => {
+                if let (Some(key), Some(keys)) = (key, keys) {
+                    keys.remember(key, frame.head.seq);
+                }
+            }
+            FrameKind::Gap | FrameKind::Synced => {}
         }
     }
 }
@@ -302,6 +329,7 @@ pub(super) struct Recovered {
 pub(super) fn recover(
     fs: &dyn Fs,
     dir: &Path,
+    keys: &RequestKeys,
 ) -> Result<(Recovered, CheckpointFile), JournalError> {
     let checkpoint =
         checkpoint::read_newest(fs, dir).map_err(io_error("read the checkpoint in", dir))?;
@@ -337,11 +365,16 @@ pub(super) fn recover(
     };
     let mut last = None;
     let mut first_place = None;
+    keys.load(fs, dir)?;
+    if keys.is_on() {
+        learn_stored_keys(&found[..stored], &headers, &ends, keys);
+    }
     for ((found, header), end) in found.iter().zip(&headers).zip(&ends).skip(stored) {
         let expect = Expect {
             end: *end,
             deep: false,
             find: known.unstored_from,
+            keys: Some(keys),
         };
         let seen = examine_undamaged(found, header, expect)?;
         if let (None, Some((offset, at))) = (first_place, seen.found) {
@@ -370,10 +403,34 @@ pub(super) fn recover(
         finish_last(fs, &mut recovered, &last)?;
     }
     remove_unfinished(fs, dir)?;
+    keys.remove_unused(fs, dir)?;
+    keys.save(fs, dir, known.unstored_from);
     let mut checkpoint_file = CheckpointFile::open(fs, dir, checkpoint);
     remove_stored(fs, dir, &found[..stored], &known, &mut checkpoint_file)?;
     set_replay(&mut recovered, known.unstored_from, first_place);
     Ok((recovered, checkpoint_file))
+}
+
+/// Learns the keys of segments whose entries are stored. Damage there costs only keys.
+fn learn_stored_keys(
+    stored: &[FoundSegment],
+    headers: &[Header],
+    ends: &[Option<u64>],
+    keys: &RequestKeys,
+) {
+    for ((found, header), end) in stored.iter().zip(headers).zip(ends) {
+        let expect = Expect {
+            end: *end,
+            deep: false,
+            find: u64::MAX,
+            keys: Some(keys),
+        };
+        let seen = examine(found, header, expect);
+        if !seen.is_ok_and(|seen| seen.ending == SegmentEnd::Whole) {
+            tracing::warn!(segment = %found.path.display(), "a stored journal segment cannot be \
+                read to its end; repeats of requests with idempotency keys in it are not recognised");
+        }
+    }
 }
 
 /// Requires that all headers are valid, of a supported format, and numbered without a gap.
@@ -435,7 +492,7 @@ fn require_first(
 fn examine_undamaged(
     found: &FoundSegment,
     header: &Header,
-    expect: Expect,
+    expect: Expect<'_>,
 ) -> Result<Examined, JournalError> {
     let seen = examine(found, header, expect).map_err(io_error("read", &found.path))?;
     match seen.ending {

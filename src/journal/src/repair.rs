@@ -3,7 +3,7 @@
 //! [`salvage`] replaces a damaged segment by one with every valid frame, and keeps the damaged file
 //! as `*.seg.damaged`. Lost sequences become a gap frame, or before the first segment a later start
 //! in the checkpoint. So recovery stays strict: it accepts missing sequences only if an operator
-//! has run salvage. The replacement is renamed atomically after both files are synced, so salvage
+//! has run salvage. A damaged file of keys is moved aside. The replacement is renamed atomically after both files are synced, so salvage
 //! can be killed and run again.
 
 use std::path::{Path, PathBuf};
@@ -12,6 +12,7 @@ use std::sync::Arc;
 use super::checkpoint::{self, Checkpoint};
 use super::error::{JournalError, io_error};
 use super::fs::{Fs, FsFile, read_full_at, write_all_at};
+use super::keys;
 use super::reader::{FrameReader, Step, find_frame};
 use super::recovery::{Expect, SegmentEnd, examine};
 use super::segment::{
@@ -66,6 +67,7 @@ pub fn salvage(fs: &dyn Fs, dir: &Path) -> Result<Salvaged, JournalError> {
         after,
     } = slots(list(fs, dir)?)?;
     let mut done = Salvaged::default();
+    done.moved.extend(keys::move_damaged(fs, dir)?);
     for slot in before.iter().chain(&after) {
         move_aside(fs, dir, slot, &mut done)?;
     }
@@ -105,6 +107,7 @@ fn salvage_slot(
         end,
         deep: true,
         find: u64::MAX,
+        keys: None,
     };
     if let (Some(found), Some(header), true) = (&slot.found, &slot.header, slot.sound_header) {
         let seen = examine(found, header, expect).map_err(io_error("read", &found.path))?;

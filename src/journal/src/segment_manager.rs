@@ -202,6 +202,8 @@ impl Shared {
             if !self.checkpoint_removal() {
                 return;
             }
+            let end = self.state().oldest_end().unwrap_or(oldest.first_seq);
+            self.keys.save(&*self.fs, &self.dir, end);
             let recycled = match self.retire(pool, &oldest) {
                 Ok(recycled) => recycled,
                 Err(error) if error.kind() == io::ErrorKind::NotFound => None,

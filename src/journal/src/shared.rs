@@ -10,6 +10,7 @@ use tokio::sync::Notify;
 use super::checkpoint::CheckpointFile;
 use super::error::{JournalFailure, JournalFull};
 use super::fs::{DirLock, Fs};
+use super::keys::RequestKeys;
 use super::recovery::Recovered;
 use super::segment::HEADER_BYTES;
 use super::segment_files::SegmentInfo;
@@ -105,6 +106,7 @@ pub(super) struct Shared {
     /// When the journal was opened.
     opened: Now,
     on_broken: OnBroken,
+    pub(super) keys: RequestKeys,
     /// The sequences to replay; the end is exclusive.
     pub(super) replay: (u64, u64),
     state: Mutex<State>,
@@ -135,6 +137,7 @@ pub(super) struct Parts {
     pub(super) clock: Arc<dyn Clock>,
     pub(super) admission_control: AdmissionControl,
     pub(super) on_broken: OnBroken,
+    pub(super) keys: RequestKeys,
     pub(super) lock: Box<dyn DirLock>,
     pub(super) checkpoint: CheckpointFile,
 }
@@ -169,6 +172,7 @@ impl Shared {
             clock: parts.clock,
             admission_control: parts.admission_control,
             on_broken: parts.on_broken,
+            keys: parts.keys,
             replay: (from, recovered.next_seq),
             state: Mutex::new(state),
             pool: Mutex::default(),

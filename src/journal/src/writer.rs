@@ -23,6 +23,7 @@ use tokio::sync::Notify;
 
 use super::error::JournalFailure;
 use super::fs::{FsFile, write_all_at};
+use super::keys::RequestKey;
 use super::segment::{
     FRAME_HEAD_BYTES, FrameHead, FrameKind, HEADER_BYTES, Header, PAYLOAD_BYTES_MAX, begin_frame,
     encode_dead, end_frame, seal_frame, synced_copy_at, synced_frame,
@@ -33,8 +34,8 @@ use super::shared::Shared;
 use super::tracker::{Appended, EntryKind, Place, TrackedEntry};
 use crate::admission::{IngestBatch, IngestReceiver};
 use crate::commit_delay::{CommitDelay, OpenGroup};
-use model::JournalAccount;
 use model::ack::Ack;
+use model::{DeadLetter, JournalAccount, ReadingBatch};
 use telemetry::log_limit::LineLimit;
 use telemetry::metrics;
 
@@ -58,6 +59,8 @@ struct StagedFrame {
     frame: Range<usize>,
     kind: EntryKind,
     bytes: usize,
+    /// The key of its request, in a frame before it.
+    key: Option<(Range<usize>, RequestKey)>,
 }
 
 /// The journal has failed, and the writer must end.
@@ -180,32 +183,24 @@ impl Appender {
         }
         let mut charges = std::mem::take(&mut ingest_batch.senders);
         let start = self.buf.len();
+        let key = ingest_batch.key;
         let (batch, dead, ack) = ingest_batch.into_parts();
-        if batch.is_empty() && dead.is_empty() {
-            ack.delivered();
-            return None;
-        }
-        if !batch.is_empty() {
-            let at = begin_frame(&mut self.buf);
-            batch.encode(&mut self.buf);
-            let frame = end_frame(&mut self.buf, at);
-            let bytes = batch.memory_bytes() + ITEM_BYTES;
-            self.staged.push(StagedFrame {
-                frame,
-                kind: EntryKind::Readings(Arc::new(batch)),
-                bytes,
-            });
-        }
-        if !dead.is_empty() {
-            let at = begin_frame(&mut self.buf);
-            encode_dead(&dead, &mut self.buf);
-            let frame = end_frame(&mut self.buf, at);
-            let bytes = frame.len() + ITEM_BYTES * dead.len();
-            self.staged.push(StagedFrame {
-                frame,
-                kind: EntryKind::Dead(dead),
-                bytes,
-            });
+        match key {
+            _ if batch.is_empty() && dead.is_empty() => {
+                ack.delivered();
+                return None;
+            }
+            None => {
+                self.stage_readings(batch, None);
+                self.stage_dead(dead, None);
+            }
+            Some(_) if batch.is_empty() => self.stage_dead(dead, key),
+            // The entry with the key is the last one: if a crash cuts the write, a repeat is taken
+            // for a first request unless the readings are there. Dead letters may be kept twice.
+            Some(_) => {
+                self.stage_dead(dead, None);
+                self.stage_readings(batch, key);
+            }
         }
         let sent = charges.iter().map(|(_, bytes)| bytes).sum::<u64>();
         let written = self.buf.len() - start;
@@ -213,6 +208,49 @@ impl Appender {
             .iter_mut()
             .for_each(|(_, bytes)| *bytes = (*bytes as f64 / sent as f64 * written as f64) as u64);
         Some((ack, charges))
+    }
+
+    fn stage_readings(&mut self, batch: ReadingBatch, key: Option<RequestKey>) {
+        if batch.is_empty() {
+            return;
+        }
+        let key = self.stage_key(key);
+        let at = begin_frame(&mut self.buf);
+        batch.encode(&mut self.buf);
+        let frame = end_frame(&mut self.buf, at);
+        let bytes = batch.memory_bytes() + ITEM_BYTES;
+        let kind = EntryKind::Readings(Arc::new(batch));
+        self.staged.push(StagedFrame {
+            frame,
+            kind,
+            bytes,
+            key,
+        });
+    }
+
+    fn stage_dead(&mut self, dead: Vec<DeadLetter>, key: Option<RequestKey>) {
+        if dead.is_empty() {
+            return;
+        }
+        let key = self.stage_key(key);
+        let at = begin_frame(&mut self.buf);
+        encode_dead(&dead, &mut self.buf);
+        let frame = end_frame(&mut self.buf, at);
+        let bytes = frame.len() + ITEM_BYTES * dead.len();
+        let kind = EntryKind::Dead(dead);
+        self.staged.push(StagedFrame {
+            frame,
+            kind,
+            bytes,
+            key,
+        });
+    }
+
+    fn stage_key(&mut self, key: Option<RequestKey>) -> Option<(Range<usize>, RequestKey)> {
+        let key = key?;
+        let at = begin_frame(&mut self.buf);
+        key.encode(&mut self.buf);
+        Some((end_frame(&mut self.buf, at), key))
     }
 
     fn room(&self) -> u64 {
@@ -231,6 +269,10 @@ impl Appender {
             return Ok(());
         };
         let start = active.info.data_end;
+        let with_seq = (self.next_seq..).zip(&staged);
+        let keys: Vec<_> = with_seq
+            .filter_map(|(seq, staged)| Some((staged.key.as_ref()?.1, seq)))
+            .collect();
         let items = seal_all(
             &mut self.buf,
             staged,
@@ -260,6 +302,10 @@ impl Appender {
         active.info.data_end = end;
         self.next_seq += items.len() as u64;
         active.write_synced_frame(self.next_seq, self.shared.now());
+        // Before the entries are visible: once they are stored, their segment may be removed.
+        for (key, seq) in keys {
+            self.shared.keys.remember(key, seq);
+        }
         self.shared.publish(items, end, end - start, &charges);
         self.delay.note_outstanding(acks.len() + queued());
         acks.into_iter().for_each(Ack::delivered);
@@ -455,7 +501,9 @@ impl Active {
 impl StagedFrame {
     /// The same frame after `by` bytes before it were removed.
     fn moved(mut self, by: usize) -> StagedFrame {
-        self.frame = self.frame.start - by..self.frame.end - by;
+        let moved = |range: &mut Range<usize>| *range = range.start - by..range.end - by;
+        moved(&mut self.frame);
+        self.key.iter_mut().for_each(|(frame, _)| moved(frame));
         self
     }
 }
@@ -470,7 +518,12 @@ fn seal_all(
 ) -> Vec<TrackedEntry> {
     let group_start = active.info.data_end;
     let seal = |(i, staged): (usize, StagedFrame)| {
-        let StagedFrame { frame, kind, bytes } = staged;
+        let StagedFrame {
+            frame,
+            kind,
+            bytes,
+            key,
+        } = staged;
         let seq = first_seq + i as u64;
         let (records, frame_kind) = match &kind {
             EntryKind::Readings(batch) => (batch.len(), FrameKind::Readings),
@@ -488,6 +541,11 @@ fn seal_all(
             records,
             kind: frame_kind,
         };
+        if let Some((frame, _)) = key {
+            let kind = FrameKind::Key;
+            let head = FrameHead { kind, ..head };
+            seal_frame(&mut buf[frame], head, active.info.coding);
+        }
         let end = group_start + frame.end.next_multiple_of(8) as u64;
         seal_frame(&mut buf[frame], head, active.info.coding);
         TrackedEntry {

@@ -37,6 +37,17 @@ impl Owner {
     }
 }
 
+/// As a text that no other owner has.
+impl std::fmt::Display for Owner {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Owner::Token(id) => write!(f, "token {id}"),
+            Owner::Address(AddressKey::V4(ip)) => write!(f, "address {ip}"),
+            Owner::Address(AddressKey::V6(network)) => write!(f, "network {network:016x}"),
+        }
+    }
+}
+
 /// The budget and who holds how much of it.
 #[derive(Debug)]
 pub struct Shares {

@@ -153,6 +153,7 @@ fn journal(c: &mut Criterion) {
         clock: Arc::new(SystemClock::new()),
         admission_control: admission_control.clone(),
         on_broken: Box::new(|why| panic!("{why}")),
+        keys: Default::default(),
     };
     let OpenedJournal {
         mut journal,

@@ -61,6 +61,17 @@ declare! {
     /// Accepted readings that were already stored.
     counter readings_duplicate_total() in "readings", zero ();
 
+    /// Requests over HTTP that were recognised as repeats by their Idempotency-Key. Their readings
+    /// count as accepted and as duplicate.
+    counter idempotency_repeats_total() in "requests", zero ();
+
+    /// Keys of requests that are remembered.
+    gauge idempotency_keys() in "keys", zero ();
+
+    /// Keys of requests that were forgotten before their time, because more than
+    /// ingest.idempotency_keys_max would be remembered.
+    counter idempotency_keys_forgotten_total() in "keys", zero ();
+
     /// Readings that MongoDB confirmed with the configured write concern.
     counter readings_stored_total(mode: StorageMode) in "readings", zero (mode in StorageMode::ALL);
 

@@ -51,6 +51,7 @@ fn open_with(config: &config::Journal, tail_bytes: usize) -> Result<Service, Jou
         clock: Arc::new(SystemClock::new()),
         admission_control: admission_control.clone(),
         on_broken,
+        keys: Default::default(),
     };
     let OpenedJournal {
         mut journal,

@@ -8,6 +8,7 @@ mod clock;
 mod damage;
 mod faults;
 mod files;
+mod keys;
 mod missing;
 mod model;
 mod recycling;

@@ -193,6 +193,7 @@ impl World {
             on_broken: Box::new(move |why| {
                 broken.lock().unwrap().get_or_insert(why.to_string());
             }),
+            keys: Default::default(),
         };
         self.opened = Some(Journal::open_with_tail(&self.config, env, self.tail_bytes)?);
         Ok(())

@@ -16,6 +16,7 @@ use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
 
 use super::body::{BodyBudget, ReceivedBody};
 use super::error::IngestError;
+use super::idempotency;
 use super::routes::{DEVICE_API, ROUTES, UNMATCHED};
 use config::Live;
 use decode::Formats;
@@ -138,7 +139,8 @@ impl Shared {
     }
 
     /// The permit of a request whose body has arrived. Waits for it up to `http.queue_timeout`:
-    /// otherwise the sender would have to send the whole body again.
+    /// otherwise the sender would have to send the whole body again. Then its key begins, if it has
+    /// one.
     pub(super) async fn start(
         &self,
         parts: &Parts,
@@ -148,6 +150,7 @@ impl Shared {
         let permit = self
             .room(self.running.clone().acquire_owned(), self.cfg.queue_timeout)
             .await?;
+        body.held.key = idempotency::begin(self.admission.keys(), &*self.clock, parts, body)?;
         Ok(Running {
             _permit: permit,
             _held: held,
@@ -172,6 +175,7 @@ impl Shared {
         };
         let permit = self.room(admitted, patience).await?;
         self.admission.check()?;
+        body.held.key = idempotency::begin(self.admission.keys(), &*self.clock, parts, body)?;
         Ok(Running {
             _permit: permit,
             _held: held,

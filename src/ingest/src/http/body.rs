@@ -22,6 +22,7 @@ use tokio::time::Instant;
 
 use super::admit::Sender;
 use super::error::IngestError;
+use journal::KeyUse;
 use net::access::Grant;
 use net::http::peer::Peer;
 use net::shares::{Owner, Shares};
@@ -50,6 +51,8 @@ pub(super) struct BodyPermit {
     bytes: u64,
     /// `None` without tokens.
     pub(super) sender: Option<Arc<Grant>>,
+    /// Set when the body has arrived, if the request has a key.
+    pub(super) key: Option<KeyUse>,
 }
 
 impl ReceivedBody {
@@ -84,6 +87,7 @@ impl BodyBudget {
             owner: Owner::identify(sender.as_deref(), address),
             bytes: 0,
             sender,
+            key: None,
         }
     }
 
@@ -98,6 +102,19 @@ impl BodyBudget {
 }
 
 impl BodyPermit {
+    /// The sender that it is counted for.
+    pub(super) fn owner(&self) -> &Owner {
+        &self.owner
+    }
+
+    /// The receipt time of a request with a key (milliseconds since 1970).
+    pub(super) fn received_at_ms(&self) -> Option<i64> {
+        self.key.as_ref().map(|key| match key {
+            KeyUse::First(key) => key.key().received_at_ms,
+            KeyUse::Repeat(received_at_ms) => *received_at_ms,
+        })
+    }
+
     /// Takes from the budget until the permit covers `bytes`.
     pub(super) fn grow_to(&mut self, bytes: u64) -> Result<(), IngestError> {
         let wanted = in_units(bytes);

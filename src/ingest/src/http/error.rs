@@ -101,6 +101,18 @@ pub(crate) enum IngestError {
     BodyTooSlow { rate_min: u64 },
     #[error("the body ended early: {detail}")]
     BodyBroken { detail: String },
+    #[error("invalid header Idempotency-Key: {0}; send a text in double quotes, such as a UUID")]
+    Key(&'static str),
+    #[error(
+        "the first request with this Idempotency-Key is still in progress; send the same again \
+         later"
+    )]
+    KeyInFlight,
+    #[error(
+        "this Idempotency-Key was used for another request (path, query, Content-Type or body \
+         differ); nothing was accepted; send the readings with a key of their own"
+    )]
+    KeyReused,
     #[error("too many concurrent requests; try again later")]
     Concurrency,
     #[error("memory budget for request bodies used up; try again later")]
@@ -145,7 +157,10 @@ impl IngestError {
             IngestError::Path
             | IngestError::Query { .. }
             | IngestError::NoQueries
-            | IngestError::NoQueryValues => StatusCode::BAD_REQUEST,
+            | IngestError::NoQueryValues
+            | IngestError::Key(_) => StatusCode::BAD_REQUEST,
+            IngestError::KeyInFlight => StatusCode::CONFLICT,
+            IngestError::KeyReused => StatusCode::UNPROCESSABLE_ENTITY,
             IngestError::Corrupt { .. } | IngestError::BodyBroken { .. } => StatusCode::BAD_REQUEST,
             IngestError::MediaType { .. }
             | IngestError::NotOtlp { .. }
@@ -199,6 +214,9 @@ impl IngestError {
             IngestError::BodyTimeout { .. } => "body_timeout",
             IngestError::BodyTooSlow { .. } => "body_too_slow",
             IngestError::BodyBroken { .. } => "body_broken",
+            IngestError::Key(_) => "bad_idempotency_key",
+            IngestError::KeyInFlight => "idempotency_key_in_flight",
+            IngestError::KeyReused => "idempotency_key_reused",
             IngestError::Concurrency
             | IngestError::Memory
             | IngestError::Admission(AdmissionError::Busy) => "busy",
@@ -214,6 +232,7 @@ impl IngestError {
     fn retry_after_s(&self) -> Option<u64> {
         match self {
             IngestError::Concurrency
+            | IngestError::KeyInFlight
             | IngestError::Memory
             | IngestError::Admission(AdmissionError::Busy) => Some(RETRY_BUSY_S),
             IngestError::Admission(AdmissionError::Full) => Some(RETRY_FULL_S),

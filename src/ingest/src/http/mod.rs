@@ -8,6 +8,7 @@
 //! - The route's handler (`readings`, `hooks`, `otlp`, `thingsboard`, `influx`): headers and query.
 //! - `body`: reads the body within its limits. Only then does the request count as running
 //!   (`http.concurrency_max`).
+//! - `idempotency`: whether the request is a repeat.
 //! - `pipeline`: decompression (`encoding`), pairs to an object (`form`), decoding, admission
 //!   ([`journal::admission`]), and the wait for the acknowledgement.
 //!
@@ -36,6 +37,7 @@ mod body;
 mod error;
 mod form;
 mod hooks;
+mod idempotency;
 mod influx;
 mod media;
 mod otlp;

@@ -174,9 +174,10 @@ pub(super) fn refuse_at(path: &str, headers: &HeaderMap, error: &IngestError) ->
 }
 
 fn refuse(encoding: Encoding, error: &IngestError) -> Response {
-    error.answer(&[StatusCode::REQUEST_TIMEOUT], |code, text| {
-        status(encoding, code, text)
-    })
+    error.answer(
+        &[StatusCode::REQUEST_TIMEOUT, StatusCode::CONFLICT],
+        |code, text| status(encoding, code, text),
+    )
 }
 
 /// A `google.rpc.Status`, with gRPC status codes.

@@ -19,6 +19,7 @@ use crate::count_out_of_range;
 use config::{Decoding, Limits};
 use decode::{Context, Decoder, RejectReason, Rejects, Renamed, TsUnit};
 use journal::admission::{AdmissionError, IngestBatch};
+use journal::{KeyInFlight, KeyUse};
 use model::ack::{Ack, AckOutcome, AckWaiter};
 use model::{BatchBuilder, Checks, DeadLetter, ReadingBatch};
 use net::access::Grant;
@@ -143,7 +144,7 @@ pub(super) async fn decode_within(
     options: DecodeOptions,
     bytes_max: u64,
 ) -> Result<(DecodedBody, BodyPermit), IngestError> {
-    let received_at_ms = shared.clock.now().wall_ms;
+    let now_ms = shared.clock.now().wall_ms;
     let decoding = shared.decoding.clone();
     let checks = shared.admission.checks().cloned();
     let readings_bytes_max = shared.admission.readings_bytes_max();
@@ -153,7 +154,8 @@ pub(super) async fn decode_within(
         body: bytes,
         options,
         sender: sender.clone(),
-        received_at_ms,
+        now_ms,
+        received_at_ms: held.received_at_ms().unwrap_or(now_ms),
         decoding,
         checks,
         readings_bytes_max,
@@ -179,6 +181,8 @@ struct DecodeJob {
     body: Vec<u8>,
     options: DecodeOptions,
     sender: Option<Arc<Grant>>,
+    now_ms: i64,
+    /// Differs from `now_ms` in a repeat.
     received_at_ms: i64,
     decoding: Arc<Decoding>,
     checks: Option<Checks>,
@@ -254,7 +258,7 @@ impl DecodeJob {
         if let Some(checks) = &self.checks {
             let Decoding { limits, ranges, .. } = &*self.decoding;
             let fields_max = limits.bucket_fields_max;
-            checks.apply(&mut builder, fields_max, ranges, self.received_at_ms);
+            checks.apply(&mut builder, fields_max, ranges, self.now_ms);
         }
         if importing {
             builder.require_own_time();
@@ -369,18 +373,28 @@ pub(super) async fn deliver(
     deliver_with(shared, batch, vec![], held, shared.cfg.queue_timeout).await
 }
 
-/// Like [`deliver`], with dead letters, and waits up to `patience` for room at admission.
+/// Like [`deliver`], with dead letters, and waits up to `patience` for room at admission. Of a
+/// repeat, everything is safe already.
 pub(super) async fn deliver_with(
     shared: &Shared,
     batch: ReadingBatch,
     dead: Vec<DeadLetter>,
-    held: BodyPermit,
+    mut held: BodyPermit,
     patience: Duration,
 ) -> Result<(), IngestError> {
     if batch.is_empty() && dead.is_empty() {
         return Ok(());
     }
-    let wait = hand_over(shared, batch, dead, held.sender.as_ref(), patience).await?;
+    let key = match held.key.take() {
+        Some(KeyUse::Repeat(_)) => {
+            metrics::readings_accepted_total(Source::Http, batch.len() as u64);
+            metrics::readings_duplicate_total(batch.len() as u64);
+            return Ok(());
+        }
+        Some(KeyUse::First(key)) => Some(key),
+        None => None,
+    };
+    let wait = hand_over(shared, (batch, dead), key, held.sender.as_ref(), patience).await?;
     // From here on the readings count against the next stage's memory, not against the budget of
     // bodies.
     drop(held);
@@ -389,8 +403,8 @@ pub(super) async fn deliver_with(
 
 async fn hand_over(
     shared: &Shared,
-    batch: ReadingBatch,
-    dead: Vec<DeadLetter>,
+    (batch, dead): (ReadingBatch, Vec<DeadLetter>),
+    key: Option<KeyInFlight>,
     sender: Option<&Arc<Grant>>,
     patience: Duration,
 ) -> Result<AckWaiter, IngestError> {
@@ -400,14 +414,20 @@ async fn hand_over(
     let readings = batch.len() as u64;
     let shown = tail::readings(Source::Http, &batch);
     let since = Instant::now();
+    let request_key = key.as_ref().map(KeyInFlight::key);
+    // The key stays in flight until the outcome, also if the sender disconnects.
     let (ack, wait) = Ack::observed(move |outcome| {
         if outcome == AckOutcome::Delivered {
+            if let Some(key) = key {
+                key.accepted();
+            }
             metrics::readings_accepted_total(Source::Http, readings);
             shown.send();
             metrics::ack_seconds(Source::Http, since.elapsed().as_secs_f64());
         }
     });
     let mut ingest_batch = IngestBatch::new(batch, dead, ack);
+    ingest_batch.key = request_key;
     let submit = async {
         if let Some(Grant { usage, .. }) = sender.map(|grant| &**grant) {
             let part = usage.queue(ingest_batch.memory_bytes()).await;

@@ -130,7 +130,11 @@ fn answer(written: usize, rejects: &Rejects) -> Response {
 }
 
 fn refuse(error: &IngestError) -> Response {
-    let dropping = [StatusCode::TOO_MANY_REQUESTS, StatusCode::REQUEST_TIMEOUT];
+    let dropping = [
+        StatusCode::TOO_MANY_REQUESTS,
+        StatusCode::REQUEST_TIMEOUT,
+        StatusCode::CONFLICT,
+    ];
     error.answer(&dropping, |status, text| {
         (status, text.to_owned()).into_response()
     })

@@ -28,6 +28,8 @@
 //!   is in the page cache. If the machine stops, it exists if the kernel had written it back. It
 //!   has no entries: its sequence is that of the next entry, and the next group overwrites it. A
 //!   copy in another sector ([`synced_copy_at`]) survives damage that hits the end of the group.
+//! - A *key frame* precedes an entry and belongs to it: the key of its request (see `keys`). It has
+//!   no entry of its own, and the sequence of the entry.
 //! - The *run* of a segment is its salt minus its number. It is the same for all segments of a
 //!   process. Monotonic times are compared only within a run.
 
@@ -36,6 +38,7 @@ mod tests;
 
 use std::ops::Range;
 
+use super::keys::RequestKey;
 use super::tracker::Appended;
 use model::{DeadLetter, ReadingBatch};
 
@@ -179,6 +182,8 @@ pub(super) enum FrameKind {
     /// No entries: everything before its group start was synced, and all sequences before its own
     /// exist; see the module.
     Synced,
+    /// No entries: the [`RequestKey`] of the next frame, if that has the same sequence.
+    Key,
 }
 
 impl FrameKind {
@@ -188,6 +193,7 @@ impl FrameKind {
             FrameKind::Dead => 2,
             FrameKind::Gap => 3,
             FrameKind::Synced => 4,
+            FrameKind::Key => 5,
         }
     }
 
@@ -197,6 +203,7 @@ impl FrameKind {
             FrameKind::Dead,
             FrameKind::Gap,
             FrameKind::Synced,
+            FrameKind::Key,
         ];
         all.into_iter().find(|kind| kind.to_byte() == byte)
     }
@@ -231,7 +238,7 @@ impl Frame<'_> {
         match self.head.kind {
             FrameKind::Gap => Fields(self.payload).u64().unwrap_or(0).max(self.head.seq),
             FrameKind::Readings | FrameKind::Dead => self.head.seq + 1,
-            FrameKind::Synced => self.head.seq,
+            FrameKind::Synced | FrameKind::Key => self.head.seq,
         }
     }
 
@@ -459,7 +466,7 @@ pub(super) fn decode_dead(bytes: &[u8]) -> Option<Vec<DeadLetter>> {
 pub(super) enum Payload {
     Readings(ReadingBatch),
     Dead(Vec<DeadLetter>),
-    /// Lost sequences; no entry.
+    /// No entry: lost sequences, or a key.
     Gap,
 }
 
@@ -468,6 +475,7 @@ impl Payload {
         let payload = match frame.head.kind {
             FrameKind::Readings => ReadingBatch::decode(frame.payload).map(Payload::Readings),
             FrameKind::Dead => decode_dead(frame.payload).map(Payload::Dead),
+            FrameKind::Key => RequestKey::decode(frame.payload).map(|_| Payload::Gap),
             FrameKind::Gap | FrameKind::Synced => Some(Payload::Gap),
         };
         payload.ok_or(FrameFault::Payload)

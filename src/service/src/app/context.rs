@@ -10,6 +10,7 @@ use tokio::task::JoinHandle;
 use super::on_store::on_store;
 use crate::shutdown::FailureSignal;
 use config::{AckMode, Config};
+use journal::RequestKeys;
 use journal::admission::{Admission, AdmissionControl, IngestReceiver, admission_channel};
 use model::{Checks, Clock};
 use pipeline::flush::Flusher;
@@ -28,6 +29,7 @@ pub(super) struct ServiceContext {
     pub(super) admission_control: AdmissionControl,
     pub(super) failure_signal: FailureSignal,
     pub(super) flusher: Flusher,
+    pub(super) keys: RequestKeys,
     /// The runtime of the stages after the journal.
     pub(super) storing: Handle,
 }
@@ -50,7 +52,12 @@ impl ServiceContext {
         let bytes_max = u32::try_from(config.ingest.queue_max_bytes).unwrap_or(u32::MAX);
         let (admission, ingest_batches) =
             admission_channel(BATCHES_MAX, bytes_max, admission_control.clone());
-        let admission = admission.checking(Checks::new(config.bucket.span));
+        let ingest = &config.ingest;
+        let keys_max = ingest.idempotency_keys_max as usize;
+        let keys = RequestKeys::new(ingest.idempotency_for, keys_max, clock.clone());
+        let admission = admission
+            .checking(Checks::new(config.bucket.span))
+            .remembering(keys.clone());
         let admission = match config.ingest.ack {
             AckMode::Journal => {
                 admission.limiting_readings(journal::readings_bytes_max(&config.journal))
@@ -64,6 +71,7 @@ impl ServiceContext {
             admission_control,
             failure_signal,
             flusher,
+            keys,
             storing,
         };
         (Arc::new(context), admission, ingest_batches)

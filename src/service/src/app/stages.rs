@@ -266,6 +266,7 @@ impl ServiceContext {
             clock: self.clock.clone(),
             admission_control: self.admission_control.clone(),
             on_broken: Box::new(move |why| broken.fail(format!("journal: {why}"))),
+            keys: self.keys.clone(),
         };
         let config = self.config.journal.clone();
         let opened = tokio::task::spawn_blocking(move || Journal::open(&config, env)).await;

@@ -330,6 +330,7 @@ mod tests {
             clock: clock.clone(),
             admission_control: admission_control.clone(),
             on_broken: Box::new(|_| ()),
+            keys: Default::default(),
         };
         let mut opened = Journal::open(&config.journal, env).unwrap();
         let on_store = on_store(health.clone(), clock.clone());
@@ -340,6 +341,7 @@ mod tests {
                 config.bucket.span,
                 on_store,
             ),
+            keys: Default::default(),
             failure_signal: FailureSignal::new(admission_control.clone()),
             health: health.clone(),
             config,

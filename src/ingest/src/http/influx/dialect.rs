@@ -88,8 +88,12 @@ impl Dialect {
     /// Refuses the whole request.
     pub(crate) fn refuse(self, error: &IngestError) -> Response {
         let dropping: &[_] = match self {
-            Dialect::V1 => &[StatusCode::TOO_MANY_REQUESTS, StatusCode::REQUEST_TIMEOUT],
-            Dialect::V2 | Dialect::V3 => &[StatusCode::REQUEST_TIMEOUT],
+            Dialect::V1 => &[
+                StatusCode::TOO_MANY_REQUESTS,
+                StatusCode::REQUEST_TIMEOUT,
+                StatusCode::CONFLICT,
+            ],
+            Dialect::V2 | Dialect::V3 => &[StatusCode::REQUEST_TIMEOUT, StatusCode::CONFLICT],
         };
         error.answer(dropping, |status, text| self.error(status, text, None))
     }

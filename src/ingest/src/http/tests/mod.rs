@@ -6,6 +6,7 @@ mod connections;
 mod encodings;
 mod foreign;
 mod hooks;
+mod idempotency;
 mod influx;
 mod lifecycle;
 mod limits;

@@ -10,6 +10,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::http::{HttpError, HttpIngest, Renewal};
+use journal::RequestKeys;
 use journal::admission::{Admission, AdmissionControl, IngestReceiver, admission_channel};
 use model::ack::Ack;
 use model::batch::BYTES_MAX;
@@ -72,6 +73,7 @@ struct Edges {
     clock: Arc<dyn Clock>,
     /// See [`Admission::limiting_readings`].
     readings_bytes_max: usize,
+    keys: RequestKeys,
 }
 
 impl Default for Edges {
@@ -79,6 +81,7 @@ impl Default for Edges {
         Edges {
             clock: Arc::new(SystemClock::new()),
             readings_bytes_max: BYTES_MAX,
+            keys: RequestKeys::default(),
         }
     }
 }
@@ -108,6 +111,15 @@ impl Rig {
         Rig::open(change, decoding(), edges).await.unwrap()
     }
 
+    /// With these keys of requests.
+    pub(super) async fn remembering(keys: RequestKeys) -> Rig {
+        let edges = Edges {
+            keys,
+            ..Edges::default()
+        };
+        Rig::open(|_| {}, decoding(), edges).await.unwrap()
+    }
+
     /// With a next stage that accepts at most this many bytes of readings together.
     pub(super) async fn limiting_readings(readings_bytes_max: usize) -> Rig {
         let edges = Edges {
@@ -134,10 +146,12 @@ impl Rig {
         let Edges {
             clock,
             readings_bytes_max,
+            keys,
         } = edges;
         let admission = admission
             .checking(Checks::new(Span::HOUR))
-            .limiting_readings(readings_bytes_max);
+            .limiting_readings(readings_bytes_max)
+            .remembering(keys);
         let grants = GrantDefaults {
             quota: Some(config::Config::default().quota),
             ..GrantDefaults::unlimited()
