@@ -1,9 +1,9 @@
 //! Sparkplug B against a real mosquitto: a node whose births are unknown gets a request for a
-//! rebirth, and answers.
+//! rebirth, and answers. A host publishes its STATE.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-use crate::support::mosquitto::Mosquitto;
+use crate::support::mosquitto::{Mosquitto, retained_by_tool};
 use crate::support::mqtt_rig::*;
 use config::Mqtt;
 use config::MqttProtocol::{self, V4, V5};
@@ -72,11 +72,15 @@ struct Commands {
 
 impl Commands {
     async fn listen(port: u16) -> Commands {
+        Commands::subscribe(port, "spBv1.0/+/NCMD/#").await
+    }
+
+    async fn subscribe(port: u16, filter: &str) -> Commands {
         let options =
             mqtt::MqttOptions::new(format!("node-{}", fastrand::u64(..)), ("127.0.0.1", port));
         let (client, mut events) = mqtt::AsyncClient::builder(options).capacity(10).build();
         client
-            .subscribe("spBv1.0/+/NCMD/#", mqtt::QoS::AtLeastOnce)
+            .subscribe(filter, mqtt::QoS::AtLeastOnce)
             .await
             .unwrap();
         let subscribed = async {
@@ -318,4 +322,81 @@ async fn a_rebirth_is_requested_once_for_a_gap() {
     ingest.finish().await;
     publish(broker.port(), [("spBv1.0/G/NCMD/end".to_owned(), vec![1])]).await;
     assert_eq!(commands.next().await.0, "spBv1.0/G/NCMD/end");
+}
+
+/// Receives the STATE of hosts.
+struct States(Commands);
+
+impl States {
+    async fn listen(port: u16) -> States {
+        States(Commands::subscribe(port, "spBv1.0/STATE/#").await)
+    }
+
+    /// Whether the host is online, and the time.
+    async fn next(&mut self) -> (bool, i64) {
+        let (topic, payload) = self.0.next().await;
+        assert_eq!(topic, "spBv1.0/STATE/H");
+        let state: serde_json::Value = serde_json::from_slice(&payload).unwrap();
+        assert_eq!(state.as_object().unwrap().len(), 2, "{state}");
+        let online = state["online"].as_bool().unwrap();
+        (online, state["timestamp"].as_i64().unwrap())
+    }
+}
+
+async fn host(broker: &Mosquitto, protocol: MqttProtocol) -> Ingest {
+    let mut ingest = Ingest::spawn_as(sparkplug(&broker.url(), protocol), Some("H"));
+    ingest.until(|status| status.is_ready()).await;
+    ingest
+}
+
+fn offline(at_ms: i64) -> Vec<(String, String)> {
+    let payload = format!("{{\"online\":false,\"timestamp\":{at_ms}}}");
+    vec![("spBv1.0/STATE/H".to_owned(), payload)]
+}
+
+async fn the_state_of_a_host_is_published(protocol: MqttProtocol) {
+    let broker = Mosquitto::start("");
+    let mut states = States::listen(broker.port()).await;
+    let retained = || retained_by_tool(broker.port(), "spBv1.0/STATE/H");
+
+    let killed = host(&broker, protocol).await;
+    let (is_online, first_ms) = states.next().await;
+    assert!(is_online);
+    assert!(retained().contains("true"), "the birth is retained");
+    // The will of an earlier connection, or another program with this id.
+    publish(broker.port(), offline(first_ms - 1000)).await;
+    assert_eq!(states.next().await, (false, first_ms - 1000));
+    assert_eq!(states.next().await, (true, first_ms));
+
+    // Its connection ends without DISCONNECT.
+    drop(killed);
+    assert_eq!(states.next().await, (false, first_ms), "the will");
+    assert!(retained().contains("false"), "the will is retained");
+
+    let stopped = host(&broker, protocol).await;
+    let (is_online, second_ms) = states.next().await;
+    assert!(is_online && second_ms >= first_ms);
+    stopped.finish().await;
+    let (is_online, end_ms) = states.next().await;
+    assert!(!is_online && end_ms >= second_ms);
+    let last = retained();
+    assert!(last.contains(&format!("{end_ms}")), "{last}");
+
+    // The clock was set back meanwhile: nodes would ignore what is older than this.
+    let ahead_ms = end_ms + 3_600_000;
+    let host = host(&broker, protocol).await;
+    assert!(states.next().await.0);
+    publish(broker.port(), offline(ahead_ms)).await;
+    while states.next().await != (true, ahead_ms + 1) {}
+    host.finish().await;
+}
+
+#[tokio::test]
+async fn v4_the_state_of_a_host_is_published() {
+    the_state_of_a_host_is_published(V4).await;
+}
+
+#[tokio::test]
+async fn v5_the_state_of_a_host_is_published() {
+    the_state_of_a_host_is_published(V5).await;
 }

@@ -72,6 +72,7 @@ impl Direct {
             commit_delay: Duration::from_millis(2),
             clock: Arc::new(SystemClock::new()),
             births_dir: None,
+            sparkplug_host: None,
             stop: stop.clone(),
             drained: drained.clone(),
         };

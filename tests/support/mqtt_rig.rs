@@ -94,6 +94,12 @@ impl Ingest {
 
     /// Starts ingest.
     pub fn spawn(config: Mqtt) -> Ingest {
+        Ingest::spawn_as(config, None)
+    }
+
+    /// The same as a Sparkplug host with this id.
+    pub fn spawn_as(config: Mqtt, host_id: Option<&str>) -> Ingest {
+        let sparkplug_host = host_id.map(Arc::from);
         let admission_control = AdmissionControl::default();
         let (admission, ingest_batches) =
             admission_channel(1024, 64 * 1024 * 1024, admission_control.clone());
@@ -116,6 +122,7 @@ impl Ingest {
             commit_delay: Duration::from_millis(2),
             clock: Arc::new(SystemClock::new()),
             births_dir: None,
+            sparkplug_host,
             stop: stop.clone(),
             drained: drained.clone(),
         };

@@ -66,7 +66,7 @@ pub use live::{Live, Setter};
 pub use load::load_for_new_tokens;
 pub use load::{Loaded, environment, load};
 pub use manager::{Manager, manager};
-pub use mqtt::{Mqtt, MqttProtocol, Retained, Subscription};
+pub use mqtt::{Mqtt, MqttProtocol, Retained, Sparkplug, Subscription};
 pub use pipeline::{
     Accumulate, AckMode, Audit, Bucket, Columns, DeadLetters, Enrich, Flush, Ingest, Journal,
 };
@@ -128,6 +128,7 @@ settings! {
         log: Log = Log::default(), Section;
         // Sorted by name.
         formats: Vec<Arc<Mapping>> = vec![], Formats;
+        sparkplug: Sparkplug = Sparkplug::default(), Section;
         mqtt: Vec<Mqtt> = vec![], Sections { new: Mqtt::default, without: &[] }, restart(BROKER);
         listen: Listen = Listen::default(), Section;
     }

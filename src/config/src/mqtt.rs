@@ -80,6 +80,18 @@ settings! {
     }
 }
 
+settings! {
+    pub struct Sparkplug, restart(BROKER) {
+        /// The service is a Sparkplug host application with this id. At each broker with a
+        /// subscription of format = "sparkplug" it publishes the topic spBv1.0/STATE/ID, retained:
+        /// online when subscribed, offline as the last will and before it disconnects. So nodes
+        /// whose primary host it is hold their data while it is away. It must be allowed to publish
+        /// and subscribe there. Give an id to one instance only; status_topic cannot be set at the
+        /// same broker. Absent: nothing is published.
+        host_id: Option<String> = None, host_id().optional(), example("\"hourbucket\"");
+    }
+}
+
 /// The default of `session_expiry`.
 pub(super) const SESSION_EXPIRY: Duration = DAY.saturating_mul(7);
 
@@ -228,6 +240,15 @@ const TS_UNITS: &[(&str, &str)] = &[("s", "s"), ("ms", "ms"), ("us", "us"), ("ns
 fn unit_name(unit: &String) -> &'static str {
     let found = TS_UNITS.iter().find(|(name, _)| name == unit);
     found.map_or("", |(name, _)| name)
+}
+
+/// One level of a topic.
+fn host_id() -> Kind<String> {
+    let advice = "write a name such as \"hourbucket\", without / + and #";
+    checked("Sparkplug host id", advice, |id| {
+        let is_level = !id.contains('/') && check_topic(id).is_ok();
+        is_level.then_some(()).ok_or("not one level of a topic")
+    })
 }
 
 fn status_topic() -> Kind<String> {

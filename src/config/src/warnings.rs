@@ -1,6 +1,7 @@
 //! Settings that work but are probably not intended. Startup and `check` warn about them; neither
 //! refuses them.
 
+use super::formats::SPARKPLUG;
 use super::mapping::Mapping;
 use super::topic::{merges_sensors, overlap};
 use super::units::{MIB, write_size};
@@ -38,6 +39,7 @@ impl Config {
             .chain(plain)
             .chain(self.small_journal())
             .chain(self.replaced_options())
+            .chain(self.host_without_nodes())
             .collect()
     }
 
@@ -51,6 +53,17 @@ impl Config {
                  and waits for store.write_concern and the journal of MongoDB; remove them",
                 names.join(", ")
             )
+        })
+    }
+
+    /// Only brokers with Sparkplug subscriptions get the state of the host.
+    fn host_without_nodes(&self) -> Option<String> {
+        let mut subscriptions = self.mqtt.iter().flat_map(|broker| &broker.subscriptions);
+        let reads_sparkplug = subscriptions.any(|s| s.format == SPARKPLUG);
+        (self.sparkplug.host_id.is_some() && !reads_sparkplug).then(|| {
+            "sparkplug.host_id has no effect: no subscription has format = \"sparkplug\"; add one \
+             with filter = \"spBv1.0/#\", or remove it"
+                .to_owned()
         })
     }
 

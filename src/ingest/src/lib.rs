@@ -56,6 +56,8 @@ pub struct IngestDeps {
     pub on_tls: OnTls,
     /// Where the births of Sparkplug B nodes are kept over a restart; `None`: nowhere.
     pub births_dir: Option<PathBuf>,
+    /// `sparkplug.host_id`.
+    pub sparkplug_host: Option<Arc<str>>,
     /// When cancelled: accept no more messages, and wait until accepted ones are acknowledged.
     pub stop: CancellationToken,
     /// When cancelled: end immediately, even if messages are unacknowledged.

@@ -52,6 +52,7 @@ impl Rig {
             commit_delay: Duration::from_millis(2),
             clock: clock.clone(),
             births_dir: None,
+            sparkplug_host: None,
             stop: stop.clone(),
             drained: stop.clone(),
         };

@@ -14,6 +14,7 @@ use super::births_file;
 use super::collect::Collector;
 use super::event::Receipt;
 use super::losses::Losses;
+use super::presence::Host;
 use super::retained::Note;
 use super::target::{Credentials, Target};
 use super::window::Window;
@@ -85,6 +86,8 @@ pub(super) struct Broker {
     pub(super) status: BrokerStatus,
     pub(super) on_status: OnStatus,
     pub(super) target: Target,
+    /// `None`: it is no Sparkplug host at this broker.
+    pub(super) host: Option<Host>,
     /// Certificates and password of the last connection.
     pub(super) material: Option<Credentials>,
     pub(super) backoff: Backoff,

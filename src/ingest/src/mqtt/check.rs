@@ -59,7 +59,7 @@ pub async fn check(config: &Mqtt) -> Result<String, CheckError> {
         return Err(CheckError::File(problem));
     }
     let answers = tokio::time::timeout(WITHIN, async {
-        let (sender, mut link) = link::open(&config, &target, &material)?;
+        let (sender, mut link) = link::open(&config, &target, &material, None)?;
         let failed = |error: LinkError| match error {
             LinkError::Ended(ended) => CheckError::Ended {
                 broker: broker.clone(),

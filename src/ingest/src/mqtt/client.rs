@@ -16,6 +16,7 @@ use super::collect::{Collector, Settings};
 use super::connection::{CloseReason, Connection};
 use super::link;
 use super::losses::{Losses, lasting_problem};
+use super::presence::{Host, Presence};
 use super::target::{Credentials, SetupError, Target};
 use super::window::Window;
 use crate::IngestDeps;
@@ -37,7 +38,7 @@ const RETRY: Duration = Duration::from_millis(50);
 /// # Errors
 /// The URL or a topic template cannot be used (the configuration's check should have found it).
 pub fn spawn(
-    config: Mqtt,
+    mut config: Mqtt,
     all: &[Mqtt],
     deps: IngestDeps,
     on_status: OnStatus,
@@ -51,8 +52,13 @@ pub fn spawn(
         stop,
         drained,
         births_dir,
+        sparkplug_host,
         ..
     } = deps;
+    let host = sparkplug_host.and_then(|id| Host::new(&id, &config));
+    config
+        .subscriptions
+        .extend(host.as_ref().map(Host::subscription));
     let births_file = births_dir.map(|dir| births_file::births_path(&dir, &config));
     let target = Target::parse(&config.url)?;
     let settings = Settings {
@@ -99,6 +105,7 @@ pub fn spawn(
         status,
         on_status,
         target,
+        host,
         material: None,
         backoff: Backoff::default(),
         pending_reported: 0,
@@ -139,8 +146,8 @@ impl Broker {
     /// Opens a connection and serves it until it ends. Returns how long its session lasted, if the
     /// broker accepted it.
     async fn connection(&mut self) -> (CloseReason, Option<Duration>) {
-        let (sender, mut link) = match self.open().await {
-            Ok(both) => both,
+        let (sender, mut link, presence) = match self.open().await {
+            Ok(opened) => opened,
             Err(error) => return (CloseReason::Setup(error), None),
         };
         self.ack_tracker.reconnect();
@@ -153,7 +160,7 @@ impl Broker {
             self.admission.clone(),
             taken.clone(),
         )));
-        let mut connection = Connection::new(self, sender, queue, taken);
+        let mut connection = Connection::new(self, sender, presence, queue, taken);
         let end = connection.serve(&mut link).await;
         let lasted = connection.lasted();
         let was_useful = connection.was_useful();
@@ -166,8 +173,9 @@ impl Broker {
         (end, lasted)
     }
 
-    /// Creates both halves of a new connection, with the current content of the files.
-    async fn open(&mut self) -> Result<(link::Sender, link::Link), SetupError> {
+    /// Creates both halves of a new connection, with the current content of the files, and what it
+    /// publishes about the service.
+    async fn open(&mut self) -> Result<(link::Sender, link::Link, Option<Presence>), SetupError> {
         let config = self.config.clone();
         let target = self.target.clone();
         let before = self.material.clone();
@@ -181,9 +189,11 @@ impl Broker {
                 their previous content");
         }
         self.file_problem = problem;
-        let opened = link::open(&self.config, &self.target, &material);
+        let now_ms = self.clock.now().wall_ms;
+        let presence = Presence::new(&self.config, self.host.as_mut(), now_ms);
+        let opened = link::open(&self.config, &self.target, &material, presence.as_ref());
         self.material = Some(material);
-        opened
+        opened.map(|(sender, link)| (sender, link, presence))
     }
 
     fn disconnected(&mut self, end: &CloseReason, lasted: Option<Duration>) {
@@ -208,6 +218,11 @@ impl Broker {
                     );
                 }
             }
+            CloseReason::OldState => tracing::warn!(
+                %broker,
+                "a Sparkplug STATE of sparkplug.host_id is newer than this connection; reconnecting \
+                 with a later time"
+            ),
             CloseReason::Blocked => tracing::warn!(
                 %broker,
                 "messages not accepted; reconnecting so that the broker sends them again"

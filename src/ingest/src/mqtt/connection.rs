@@ -13,8 +13,9 @@ use super::backoff::SHORT;
 use super::broker::{Broker, Pending};
 use super::client::BATCHES_MAX;
 use super::collect::Take;
-use super::link::{Event, Grant, Link, LinkError, Message, OFFLINE, ONLINE, Sender};
+use super::link::{Event, Grant, Link, LinkError, Message, Sender};
 use super::pace::Pace;
+use super::presence::{Presence, Required};
 use super::subscribe::Subscriptions;
 use super::target::SetupError;
 use super::window::cause;
@@ -52,11 +53,16 @@ pub(super) enum CloseReason {
     /// A message was not delivered or the queue was full: the broker has to send it again.
     #[error("messages not accepted; the broker sends them again")]
     Blocked,
+    /// Sparkplug nodes would ignore our STATE: see [`super::presence`].
+    #[error("a STATE of this Sparkplug host is newer than the connection")]
+    OldState,
 }
 
 pub(super) struct Connection<'a> {
     broker: &'a mut Broker,
     sender: Sender,
+    presence: Option<Presence>,
+    has_old_state: bool,
     queue: mpsc::Sender<IngestBatch>,
     subscriptions: Subscriptions,
     /// When those that are not granted are requested again.
@@ -84,12 +90,15 @@ impl<'a> Connection<'a> {
     pub(super) fn new(
         broker: &'a mut Broker,
         sender: Sender,
+        presence: Option<Presence>,
         queue: mpsc::Sender<IngestBatch>,
         taken: Arc<Notify>,
     ) -> Connection<'a> {
         Connection {
             broker,
             sender,
+            presence,
+            has_old_state: false,
             queue,
             subscriptions: Subscriptions::default(),
             ask_again: None,
@@ -135,7 +144,7 @@ impl<'a> Connection<'a> {
                 Ok(Event::Message(message)) => self.take(message),
                 Ok(Event::Connected { session_present }) => self.connected(session_present),
                 Ok(Event::Subscribed(grants)) => self.subscribed(&grants),
-                Ok(Event::Published) => {}
+                Ok(Event::Published) => self.publish(Presence::published),
                 Err(error) => return CloseReason::Lost(error),
             }
             if let Some(end) = self.acknowledge() {
@@ -193,10 +202,8 @@ impl<'a> Connection<'a> {
             broker.status.subscribed = false;
         }
         broker.status.connected = true;
-        if let Some(topic) = &broker.config.status_topic {
-            // It fails only if the link has ended; then the link's next event is the error.
-            let _ = self.sender.publish_status(topic, ONLINE);
-        }
+        self.publish(|presence| presence.birth(false));
+        let broker = &mut *self.broker;
         // Also if the session is present. It may belong to another configuration, or lack some
         // subscriptions: mosquitto 2.0 forgets shared ones at its restart, and if it is killed, all
         // that it has not saved. Then publishers would get acknowledgements for messages that no
@@ -269,12 +276,44 @@ impl<'a> Connection<'a> {
         if self.subscriptions.is_granted() {
             self.broker.status.subscribed = true;
             self.ask_again = None;
+            self.publish(|presence| presence.birth(true));
         }
         self.report();
     }
 
+    /// Publishes what `choose` returns.
+    fn publish(&mut self, choose: impl FnOnce(&mut Presence) -> Option<&str>) {
+        let Some(presence) = &mut self.presence else {
+            return;
+        };
+        let topic = presence.topic.clone();
+        if let Some(state) = choose(presence) {
+            // It fails only if the link has ended; then the link's next event is the error.
+            let _ = self.sender.publish_state(&topic, state);
+        }
+    }
+
+    /// Whether a message is about the service itself, and needs nothing else.
+    fn take_own_state(&mut self, message: &Message) -> bool {
+        let (Some(presence), Some(host)) = (&mut self.presence, &mut self.broker.host) else {
+            return false;
+        };
+        if message.topic != presence.topic || self.stopping {
+            return false;
+        }
+        match presence.take(host, &message.payload, message.is_retained) {
+            Required::Nothing => {}
+            Required::Birth => self.publish(|presence| Some(presence.again())),
+            Required::Reconnect => self.has_old_state = true,
+        }
+        message.receipt.is_none()
+    }
+
     /// Accepts a message, or refuses it if there is no room or the service is stopping.
     fn take(&mut self, message: Message) {
+        if self.presence.is_some() && self.take_own_state(&message) {
+            return;
+        }
         let now = self.broker.clock.now();
         self.look(now);
         if let Some(is_busy) = self.pace.message(now.mono_ms) {
@@ -503,7 +542,8 @@ impl<'a> Connection<'a> {
             (true, true) => Some(CloseReason::Stopped),
             (true, false) => (broker.ack_tracker.is_idle() && broker.collector.is_empty())
                 .then_some(CloseReason::Stopped),
-            (false, blocked) => blocked.then_some(CloseReason::Blocked),
+            (false, true) => Some(CloseReason::Blocked),
+            (false, false) => self.has_old_state.then_some(CloseReason::OldState),
         }
     }
 
@@ -527,14 +567,16 @@ impl<'a> Connection<'a> {
     /// Ends the connection, with DISCONNECT if it is still open.
     pub(super) async fn close(mut self, link: Link, end: &CloseReason) {
         self.count_crowded_out();
-        if self.opened.is_some() && matches!(end, CloseReason::Stopped | CloseReason::Blocked) {
-            let status = self
-                .broker
-                .config
-                .status_topic
-                .as_deref()
-                .map(|topic| (topic, OFFLINE));
-            self.sender.close(link, status).await;
+        let is_open = match end {
+            CloseReason::Stopped | CloseReason::Blocked | CloseReason::OldState => true,
+            CloseReason::Setup(_) | CloseReason::Lost(_) => false,
+        };
+        if self.opened.is_some() && is_open {
+            let now_ms = self.broker.clock.now().wall_ms;
+            let presence = self.presence.as_ref();
+            let death = presence.map(|presence| (&*presence.topic, presence.death(now_ms)));
+            let death = death.as_ref().map(|(topic, state)| (*topic, &**state));
+            self.sender.close(link, death).await;
         }
     }
 }

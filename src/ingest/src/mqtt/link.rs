@@ -20,15 +20,12 @@ use tokio::net::TcpStream;
 pub(super) use super::event::{Event, Grant, LinkError};
 pub(crate) use super::event::{Message, Receipt, RefusedMessage};
 
+use super::presence::Presence;
 use super::socket::Handle;
 use super::target::{Credentials, SetupError, Target};
 use super::transport::{Dialer, Observations};
 use super::{v4, v5};
 use config::{Mqtt, MqttProtocol, Subscription};
-
-/// Our own status, published explicitly or as last will.
-pub(super) const ONLINE: &str = "online";
-pub(super) const OFFLINE: &str = "offline";
 
 /// Capacity of rumqttc's request queue. Each receipt is acknowledged once and packet ids have 16
 /// bits, so with a few more for SUBSCRIBE and DISCONNECT it is never full. Memory is allocated only
@@ -215,11 +212,11 @@ impl Sender {
         self.client.subscribe(subscriptions)
     }
 
-    /// Publishes our own status, retained.
+    /// Publishes our own state (`presence`), retained.
     ///
     /// # Errors
     /// The connection has ended.
-    pub(super) fn publish_status(&self, topic: &str, state: &str) -> Result<(), Disconnected> {
+    pub(super) fn publish_state(&self, topic: &str, state: &str) -> Result<(), Disconnected> {
         self.client
             .publish(topic, state.as_bytes(), QoS::AtLeastOnce, true)
     }
@@ -232,13 +229,13 @@ impl Sender {
         self.client.publish(topic, payload, QoS::AtMostOnce, false)
     }
 
-    /// Ends the connection in order: sends queued acknowledgements, publishes `status` (a topic and
-    /// a state) if given, sends DISCONNECT, and waits until the broker has read everything and
+    /// Ends the connection in order: sends queued acknowledgements, publishes `state` (with its
+    /// topic) if given, sends DISCONNECT, and waits until the broker has read everything and
     /// closes. Messages that still arrive are not accepted; the broker keeps them.
-    pub(super) async fn close(self, mut link: Link, status: Option<(&str, &'static str)>) {
+    pub(super) async fn close(self, mut link: Link, state: Option<(&str, &str)>) {
         // DISCONNECT can overtake a queued publish, so this waits for the broker's PUBACK first.
-        if let Some((topic, state)) = status
-            && self.publish_status(topic, state).is_ok()
+        if let Some((topic, state)) = state
+            && self.publish_state(topic, state).is_ok()
         {
             self.socket.flush_eagerly();
             let published =
@@ -267,6 +264,7 @@ pub(super) fn open(
     config: &Mqtt,
     target: &Target,
     material: &Credentials,
+    presence: Option<&Presence>,
 ) -> Result<(Sender, Link), SetupError> {
     let dialer = Dialer {
         target: Arc::new(target.clone()),
@@ -280,11 +278,11 @@ pub(super) fn open(
     let password = material.password.as_ref();
     let (client, events): (Box<dyn Requests>, Events) = match config.protocol {
         MqttProtocol::V4 => {
-            let (client, events) = v4::open(config, password, dialer)?;
+            let (client, events) = v4::open(config, password, presence, dialer)?;
             (Box::new(client), Events::V4(Box::new(events)))
         }
         MqttProtocol::V5 => {
-            let (client, events) = v5::open(config, password, dialer)?;
+            let (client, events) = v5::open(config, password, presence, dialer)?;
             (Box::new(client), Events::V5(Box::new(events)))
         }
     };
@@ -362,7 +360,7 @@ mod tests {
                 tls: None,
                 password: None,
             };
-            let (_sender, mut link) = open(&config, &target, &credentials).unwrap();
+            let (_sender, mut link) = open(&config, &target, &credentials, None).unwrap();
             let broker = tokio::spawn(slow_broker(listener, protocol, 4 * KEEP_ALIVE));
             assert!(matches!(link.next().await, Ok(Event::Connected { .. })));
             // Connecting needs the real time: a paused clock would run into its timeout.

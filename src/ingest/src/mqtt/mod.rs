@@ -26,6 +26,7 @@
 //!   `transport` opens its stream, with `socket` and `target`, which also reads certificates and
 //!   password. `observe` notes what the broker says about the connection,
 //!   `reason` what its codes mean.
+//! - `presence` is what is published about the service itself, and the will.
 //! - `subscribe` tracks which filters are requested and granted. `losses` and `backoff` decide what
 //!   is said of a lost connection, and when the next one is opened.
 //! - `retained` remembers which retained messages were accepted. `window` measures how long
@@ -86,6 +87,7 @@ pub mod link;
 mod losses;
 mod observe;
 mod pace;
+mod presence;
 mod reason;
 mod retained;
 mod socket;

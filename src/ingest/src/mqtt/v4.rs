@@ -7,8 +7,9 @@ use rumqttc_v4::{
 };
 
 use super::event::{Event, Grant, Message, Receipt};
-use super::link::{CONNECT_SECONDS, OFFLINE, READ_BATCH, REQUEST_BATCH, REQUESTS_MAX};
+use super::link::{CONNECT_SECONDS, READ_BATCH, REQUEST_BATCH, REQUESTS_MAX};
 use super::link::{Disconnected, Polling, Requests, keep_alive_seconds, qos_asked};
+use super::presence::Presence;
 use super::target::SetupError;
 use super::transport::Dialer;
 use config::{Mqtt, Secret, Subscription};
@@ -22,6 +23,7 @@ const PACKET_BYTES_MAX: usize = 268_435_455 + 5;
 pub(super) fn open(
     config: &Mqtt,
     password: Option<&Secret>,
+    presence: Option<&Presence>,
     dialer: Dialer,
 ) -> Result<(AsyncClient, EventLoop), SetupError> {
     let target = &dialer.target;
@@ -36,7 +38,7 @@ pub(super) fn open(
     options
         .try_set_clean_session(config.clean_start)
         .map_err(SetupError::options)?;
-    // Only our own status is published. rumqttc scans this many slots at every flush.
+    // Only `presence` publishes with QoS 1. rumqttc scans this many slots at every flush.
     options.try_set_inflight(1).map_err(SetupError::options)?;
     match (&config.username, password) {
         (Some(user), Some(password)) => {
@@ -47,8 +49,9 @@ pub(super) fn open(
         }
         _ => {}
     }
-    if let Some(topic) = &config.status_topic {
-        options.set_last_will(LastWill::new(topic, OFFLINE, QoS::AtLeastOnce, true));
+    if let Some(Presence { topic, will, .. }) = presence {
+        let will = will.clone();
+        options.set_last_will(LastWill::new(topic, will, QoS::AtLeastOnce, true));
     }
     options.set_socket_connector(move |_, _| dialer.clone().dial());
     let (client, mut events) = AsyncClient::builder(options)

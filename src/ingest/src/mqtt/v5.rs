@@ -9,8 +9,9 @@ use rumqttc_v5::{
 };
 
 use super::event::{Event, Grant, Message, Receipt};
-use super::link::{CONNECT_SECONDS, OFFLINE, READ_BATCH, REQUEST_BATCH, REQUESTS_MAX};
+use super::link::{CONNECT_SECONDS, READ_BATCH, REQUEST_BATCH, REQUESTS_MAX};
 use super::link::{Disconnected, Polling, Requests, keep_alive_seconds, qos_asked};
+use super::presence::Presence;
 use super::target::SetupError;
 use super::transport::Dialer;
 use config::{Mqtt, Retained, Secret, Subscription};
@@ -19,6 +20,7 @@ use config::{Mqtt, Retained, Secret, Subscription};
 pub(super) fn open(
     config: &Mqtt,
     password: Option<&Secret>,
+    presence: Option<&Presence>,
     dialer: Dialer,
 ) -> Result<(AsyncClient, EventLoop), SetupError> {
     let target = &dialer.target;
@@ -39,7 +41,7 @@ pub(super) fn open(
         // A new event loop has no session. Without this it would refuse the one that the broker
         // kept.
         .set_broker_session_resume_policy(BrokerSessionResumePolicy::AllowBrokerOnly)
-        // Only our own status is published. rumqttc scans this many slots at every flush, by
+        // Only `presence` publishes with QoS 1. rumqttc scans this many slots at every flush, by
         // default 65,535.
         .set_outgoing_inflight_upper_limit(1)
         .set_ack_mode(AckMode::Manual)
@@ -57,8 +59,9 @@ pub(super) fn open(
         }
         (None, None) => {}
     }
-    if let Some(topic) = &config.status_topic {
-        options.set_last_will(LastWill::new(topic, OFFLINE, QoS::AtLeastOnce, true, None));
+    if let Some(Presence { topic, will, .. }) = presence {
+        let will = will.clone();
+        options.set_last_will(LastWill::new(topic, will, QoS::AtLeastOnce, true, None));
     }
     options.set_socket_connector(move |_, _| dialer.clone().dial());
     AsyncClient::builder(options)

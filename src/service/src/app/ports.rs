@@ -56,6 +56,7 @@ impl ServiceContext {
             },
             clock: self.clock.clone(),
             births_dir: Some(self.config.journal.dir.clone()),
+            sparkplug_host: self.config.sparkplug.host_id.as_deref().map(Arc::from),
             stop: CancellationToken::new(),
             drained: CancellationToken::new(),
         };

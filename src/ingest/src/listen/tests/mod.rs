@@ -53,6 +53,7 @@ fn shared(settings: &ListenMqtt) -> Arc<Shared> {
         commit_delay: Duration::from_millis(2),
         clock: Arc::new(SystemClock::new()),
         births_dir: None,
+        sparkplug_host: None,
         stop: CancellationToken::new(),
         drained: CancellationToken::new(),
     };
