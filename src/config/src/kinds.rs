@@ -19,6 +19,28 @@ use super::reader::{Bad, one_of, out_of_range, wrong};
 use super::tree::Node;
 use super::units::{parse_duration, parse_size, write_duration, write_size};
 
+/// A text that `Debug` does not print.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(String);
+
+impl Secret {
+    /// Wraps a text.
+    pub fn new(text: String) -> Secret {
+        Secret(text)
+    }
+
+    /// The text itself, for the code that must send it.
+    pub fn reveal(&self) -> &str {
+        &self.0
+    }
+}
+
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("***")
+    }
+}
+
 type Read<T> = Box<dyn Fn(&Node) -> Result<T, Bad>>;
 type Write<T> = Box<dyn Fn(&T) -> Option<Toml>>;
 

@@ -23,6 +23,15 @@ pub struct Reading {
     pub values: BTreeMap<String, Value>,
 }
 
+/// One value of a series: what queries compute with.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Sample {
+    /// Milliseconds since 1970.
+    pub ts_ms: i64,
+    /// The value.
+    pub value: f64,
+}
+
 /// The identity of a reading within its sensor: its time, and a hash of its values that does not
 /// depend on their order. Two readings of a sensor in the same millisecond with different values
 /// collide with a probability of 2^-64.

@@ -1,5 +1,5 @@
 //! What an operator sees: metrics (declared in [`metrics`], made by [`catalog`]), the log
-//! ([`log`]), the audit log ([`audit`]), hints for senders ([`hints`]), the table of rejected senders
+//! ([`log`]), the audit log ([`audit`]), hints for senders ([`log_limit::hint`]), the table of rejected senders
 //! ([`rejected`]) and the live view of what arrives ([`tail`]).
 //!
 //! In: events of all other crates, as calls of typed functions. Out: the text of `/metrics`, lines on
@@ -17,7 +17,6 @@ pub mod audit;
 mod audit_file;
 mod audit_limits;
 pub mod catalog;
-pub mod hints;
 mod labels;
 pub mod log;
 pub mod log_limit;

@@ -1,13 +1,15 @@
 //! Rate-limited log lines. An event that a peer can cause any number of times gets a few lines a
 //! minute, and then one line with the number of suppressed lines ([`LineLimit`]). One of which the
-//! number says enough gets one line a minute with it ([`CountedLine`]).
+//! number says enough gets one line a minute with it ([`CountedLine`]). A hint is logged once ([`hint`]).
 
+use std::collections::BTreeSet;
 use std::sync::Mutex;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 use super::lock;
+use super::metrics::Source;
 
 /// Lines of one kind within [`LOG_EVERY`].
 const LINES_MAX: u32 = 10;
@@ -100,6 +102,31 @@ impl CountedLine {
     }
 }
 
+/// Texts that are logged. The senders' names of members are in them, so there may be any number.
+const TEXTS_MAX: usize = 100;
+
+static LOGGED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+
+/// Whether the text is to be logged now.
+fn is_new(logged: &mut BTreeSet<String>, text: &str) -> bool {
+    !logged.contains(text) && logged.len() < TEXTS_MAX && logged.insert(text.to_owned())
+}
+
+/// Logs a hint of a decoder once, with the first sender that caused it: a topic, the id of a token, or a
+/// route. Who sends over MQTT gets no answer, so the log is where the hint can be seen. Called at most
+/// once for each message or request.
+pub fn hint(source: Source, sender: &str, text: &str) {
+    let is_new = is_new(&mut lock(&LOGGED), text);
+    if is_new {
+        tracing::info!(
+            source = source.as_str(),
+            sender,
+            hint = text,
+            "a sender's messages are stored, but see the hint; it is logged once"
+        );
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -120,5 +147,14 @@ mod tests {
         assert_eq!(quota.end(500_000), None, "logged once");
         assert!(quota.allows(500_000));
         assert_eq!(quota.end(600_000), None, "none was suppressed");
+    }
+
+    #[test]
+    fn a_text_is_logged_once_and_their_number_is_limited() {
+        let mut logged = BTreeSet::new();
+        let mut is_new = |text: &str| is_new(&mut logged, text);
+        assert!(is_new("a") && !is_new("a") && is_new("b"));
+        let more = (0..1000).filter(|i| is_new(&i.to_string())).count();
+        assert_eq!(more, TEXTS_MAX - 2);
     }
 }

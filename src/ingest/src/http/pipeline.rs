@@ -26,7 +26,7 @@ use net::access::Grant;
 use net::http::encoding::{DecompressError, Encoding};
 use telemetry::metrics::{self, Source};
 use telemetry::rejected::{self, Reject};
-use telemetry::{hints, tail};
+use telemetry::{log_limit, tail};
 
 /// Bodies up to this size, decompressed, are decoded in the request's task. At some 200 MB/s that
 /// blocks the thread for about a millisecond. Larger bodies are decoded on a blocking thread.
@@ -343,7 +343,7 @@ pub(super) fn count(
     }
     let sender = sender();
     for hint in rejects.hints() {
-        hints::note(Source::Http, &sender, hint);
+        log_limit::hint(Source::Http, &sender, hint);
     }
     for (reason, n) in rejects.by_reason() {
         let detail = rejects

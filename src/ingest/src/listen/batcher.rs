@@ -34,7 +34,7 @@ use model::ack::{Ack, AckOutcome};
 use net::access::Grant;
 use telemetry::metrics::{self, Source};
 use telemetry::rejected::{self, Reject};
-use telemetry::{hints, tail};
+use telemetry::{log_limit, tail};
 
 /// Messages that may wait for a batcher. Their bytes are bounded over all batchers
 /// ([`super::shared::BYTES_MAX`]).
@@ -350,7 +350,7 @@ impl Batcher {
         count_out_of_range(&out_of_range);
         metrics::names_renamed_total(Source::MqttDirect, renamed);
         for (topic, hint) in &found {
-            hints::note(Source::MqttDirect, topic, hint);
+            log_limit::hint(Source::MqttDirect, topic, hint);
         }
         metrics::messages_empty_total(Source::MqttDirect, empty);
         metrics::acks_pending(Source::MqttDirect, expecting(&runs) as i64);

@@ -29,7 +29,7 @@ use model::Now;
 use model::ack::{Ack, AckOutcome};
 use telemetry::log_limit::CountedLine;
 use telemetry::metrics::{self, Source};
-use telemetry::{hints, rejected, tail};
+use telemetry::{log_limit, rejected, tail};
 
 /// A connection that lasted this long, or acknowledged anything, was useful: failed attempts before
 /// it no longer count.
@@ -494,7 +494,7 @@ impl<'a> Connection<'a> {
         count_out_of_range(&gathered.out_of_range);
         metrics::names_renamed_total(Source::Mqtt, gathered.renamed);
         for (topic, hint) in &gathered.hints {
-            hints::note(Source::Mqtt, topic, hint);
+            log_limit::hint(Source::Mqtt, topic, hint);
         }
         metrics::messages_empty_total(Source::Mqtt, gathered.empty);
         if gathered.skipped > 0 {

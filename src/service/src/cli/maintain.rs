@@ -6,8 +6,7 @@ use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
 
-use super::bar::Bar;
-use super::output::{maintenance_failed, print_line};
+use super::output::{Bar, maintenance_failed, print_line};
 use crate::app::weightings;
 use config::Config;
 use model::{Clock, DAY_MS, StorageMode, SystemClock, Zone};

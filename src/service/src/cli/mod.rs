@@ -5,7 +5,6 @@
     reason = "commands print for a person or a script"
 )]
 
-mod bar;
 mod check;
 mod client;
 mod dead_letters;

@@ -13,7 +13,7 @@ use model::{DAY_MS, ValueRef};
 
 use super::group::{Column, Kind, Readings};
 use super::parquet_file::{SENSOR_ID, TS};
-use crate::cli::import::annotation::{STRING, TAG, VALUE, is_plain};
+use crate::cli::import::rows::{STRING, TAG, VALUE, is_plain};
 
 /// A file in one of these formats.
 pub(super) struct TextFile<W: Write> {

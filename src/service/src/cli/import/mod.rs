@@ -17,12 +17,11 @@
 //! since the last write of the state, and the service recognises their readings: after any number
 //! of runs, each reading is stored once.
 
-pub(super) mod annotation;
 mod csv_reader;
 mod lines;
 mod parquet_rows;
 mod progress;
-mod rows;
+pub(super) mod rows;
 mod send;
 mod source;
 mod state;

@@ -12,12 +12,21 @@ use clap::Args;
 use csv::ByteRecord;
 use serde_json::{Map, Value};
 
-use super::annotation;
 use super::csv_reader::{Limited, io_error, not_closed, reader};
 use super::lines::Lines;
 use super::source::{BOM, Input, SourceError};
 use super::{LocalReject, Record, Records};
 use decode::time;
+
+// What a header may say about its column, as `hourbucket export` writes it: an annotation behind the
+// name, as in InfluxDB's extended annotated CSV.
+
+/// The column has a tag.
+pub(in crate::cli) const TAG: &str = "|tag";
+/// The column has texts, whatever they look like; a backslash in front of one is not part of it.
+pub(in crate::cli) const STRING: &str = "|string";
+/// The column has values as other columns, but its name could be mistaken.
+pub(in crate::cli) const VALUE: &str = "|value";
 
 /// Texts of a cell without a value, in lower case.
 const NO_VALUE: [&str; 10] = [
@@ -34,6 +43,21 @@ const NO_VALUE: [&str; 10] = [
 ];
 const SENSOR_NAMES: [&str; 4] = ["sensor_id", "sensor", "device_id", "device"];
 const TIME_NAMES: [&str; 5] = ["ts", "time", "timestamp", "datetime", "date"];
+
+/// The name without its annotation, and the annotation; empty if it has none.
+fn split_annotation(name: &str) -> (&str, &'static str) {
+    for annotation in [TAG, STRING, VALUE] {
+        if let Some(name) = name.strip_suffix(annotation) {
+            return (name, annotation);
+        }
+    }
+    (name, "")
+}
+
+/// Whether a field needs no annotation.
+pub(in crate::cli) fn is_plain(name: &str) -> bool {
+    !name.contains('|') && name == name.trim() && !matches!(name, "" | "sensor_id" | "ts")
+}
 
 /// Which column is what. A column is its name, or its number from 1.
 #[derive(Args, Debug, Clone, Default)]
@@ -229,7 +253,7 @@ fn names(header: &ByteRecord, args: &CsvArgs) -> Result<Vec<String>, MappingErro
                 name: String::from_utf8_lossy(bytes).trim().to_owned(),
             });
         };
-        let name = match annotation::split(&text) {
+        let name = match split_annotation(&text) {
             (_, "") => text.trim().to_owned(),
             _ => text.into_owned(),
         };
@@ -362,10 +386,10 @@ fn mapping(names: &[String], args: &CsvArgs, has_sensor: bool) -> Result<Mapping
         };
         let others: Vec<usize> = (0..names.len()).filter(other).collect();
         for i in others {
-            let (name, annotation) = annotation::split(&names[i]);
+            let (name, annotation) = split_annotation(&names[i]);
             let columns = match annotation {
-                annotation::TAG => &mut tags,
-                annotation::STRING => &mut texts,
+                TAG => &mut tags,
+                STRING => &mut texts,
                 _ => &mut values,
             };
             columns.push((i, name.to_owned()));
