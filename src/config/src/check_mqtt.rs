@@ -84,12 +84,11 @@ pub(super) fn combinations(config: &Config, report: &mut Report) {
 /// A connection has one will.
 fn check_host(config: &Config, report: &mut Report) {
     let is_host = config.sparkplug.host_id.is_some();
-    let reads = |broker: &Mqtt| broker.subscriptions.iter().any(|s| s.format == SPARKPLUG);
     let key = "sparkplug.host_id";
     for (i, broker) in config.mqtt.iter().enumerate() {
         let status_topic = format!("mqtt[{i}].status_topic");
         impossible! { report;
-            is_host && reads(broker) && broker.status_topic.is_some() => [&status_topic, &key],
+            is_host && broker.reads_sparkplug() && broker.status_topic.is_some() => [&status_topic, &key],
                 "a connection has one last will, and the one of this broker is the state of the \
                  Sparkplug host",
                 "remove status_topic, or give it to another [[mqtt]] of the same broker";

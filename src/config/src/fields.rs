@@ -5,7 +5,7 @@ use model::SensorPatterns;
 use super::Config;
 use super::check::impossible;
 use super::declare::settings;
-use super::kinds::{choice, name_patterns};
+use super::kinds::{choice, name_patterns, parse_patterns};
 use super::reader::Report;
 
 /// Each entry is compared with each field of a day.
@@ -31,7 +31,7 @@ settings! {
 impl Field {
     /// The patterns; they were checked.
     pub fn patterns(&self) -> Option<SensorPatterns> {
-        SensorPatterns::parse(self.names.iter().map(String::as_str)).ok()
+        parse_patterns(&self.names).ok()
     }
 }
 
@@ -45,14 +45,8 @@ pub(super) fn combinations(config: &Config, report: &mut Report) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Loaded, load};
     use super::*;
-
-    fn loaded(text: &str) -> Result<Loaded, String> {
-        let file = tempfile::NamedTempFile::new().unwrap();
-        std::fs::write(file.path(), text).unwrap();
-        load(Some(file.path()), std::iter::empty()).map_err(|errors| errors.to_string())
-    }
+    use crate::load::loaded;
 
     #[test]
     fn entries_are_read_written_and_refused_with_their_keys() {

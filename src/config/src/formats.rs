@@ -32,7 +32,8 @@ pub(super) const FORMATS: &[&str] = &[
     "remote-write-2",
     SPARKPLUG,
 ];
-pub(super) const SPARKPLUG: &str = "sparkplug";
+/// The format of Sparkplug B.
+pub const SPARKPLUG: &str = "sparkplug";
 
 /// A hundred years: a wider time window is a mistake in the unit.
 const WINDOW_MAX: Duration = DAY.saturating_mul(36_500);

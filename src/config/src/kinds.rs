@@ -501,8 +501,12 @@ pub(crate) fn name_patterns(text: &'static str) -> Kind<Vec<String>> {
 fn patterns_on(text: &'static str, advice: &'static str) -> Kind<Vec<String>> {
     Kind::new(text, move |node| {
         let texts = node.texts().ok_or_else(|| wrong(node, advice))?;
-        SensorPatterns::parse(texts.iter().map(String::as_str))
-            .map_err(|problem| Bad::new(problem, advice))?;
+        parse_patterns(&texts).map_err(|problem| Bad::new(problem, advice))?;
         Ok(texts)
     })
+}
+
+/// What a list of patterns selects.
+pub(crate) fn parse_patterns(list: &[String]) -> Result<SensorPatterns, impl std::fmt::Display> {
+    SensorPatterns::parse(list.iter().map(String::as_str))
 }

@@ -60,6 +60,7 @@ pub use access::{Certificates, ClientIdentity, Jwt, JwtAlgorithm, Quota};
 pub use describe::known_keys;
 pub use error::{ConfigErrors, Problem};
 pub use fields::Field;
+pub use formats::SPARKPLUG;
 pub use formats::{Limits, Line, Native, Nested, Otlp, PointAttributes, RemoteWrite, ScalarFormat};
 pub use kinds::Secret;
 pub use live::{Live, Setter};

@@ -171,3 +171,11 @@ fn read_file(path: Option<&Path>, report: &mut Report) -> (Entries, Option<PathB
         ),
     }
 }
+
+/// A configuration file with this text.
+#[cfg(test)]
+pub(crate) fn loaded(text: &str) -> Result<Loaded, String> {
+    let file = tempfile::NamedTempFile::new().map_err(|error| error.to_string())?;
+    std::fs::write(file.path(), text).map_err(|error| error.to_string())?;
+    load(Some(file.path()), std::iter::empty()).map_err(|errors| errors.to_string())
+}

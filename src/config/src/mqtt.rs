@@ -7,6 +7,7 @@ use std::time::Duration;
 use chrono_tz::Tz;
 
 use super::declare::{Sections, settings};
+use super::formats::SPARKPLUG;
 use super::kinds::{
     Kind, checked, choice, count, duration, file, flag, number, path_in_quotes, size, text, zone,
 };
@@ -115,6 +116,11 @@ impl Mqtt {
             Some(path) => read_secret(path).map(|text| Some(Secret::new(text))),
             None => Ok(self.password.clone()),
         }
+    }
+
+    /// Whether a subscription is of Sparkplug messages.
+    pub fn reads_sparkplug(&self) -> bool {
+        self.subscriptions.iter().any(|s| s.format == SPARKPLUG)
     }
 }
 

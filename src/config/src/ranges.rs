@@ -2,14 +2,13 @@
 
 use std::sync::Arc;
 
-use model::SensorPatterns;
 use model::ranges::{ChangeMax, RangeAction, RangeRule};
 use toml::Value as Toml;
 
 use super::Config;
 use super::check::impossible;
 use super::declare::settings;
-use super::kinds::{Kind, Plain, choice, decimal, name_patterns};
+use super::kinds::{Kind, Plain, choice, decimal, name_patterns, parse_patterns};
 use super::mapping::Fraction;
 use super::reader::{Bad, Report, wrong};
 use super::tree::Node;
@@ -79,8 +78,6 @@ fn change_per(node: &Node) -> Result<ChangePer, Bad> {
 impl Range {
     /// As it is applied; the patterns were checked.
     pub(super) fn rule(&self) -> Option<RangeRule> {
-        let patterns =
-            |list: &[String]| SensorPatterns::parse(list.iter().map(String::as_str)).ok();
         let label: String = self
             .fields
             .join(",")
@@ -89,8 +86,8 @@ impl Range {
             .collect();
         let change = self.max_change_per.as_ref();
         Some(RangeRule {
-            sensors: patterns(&self.sensors)?,
-            fields: patterns(&self.fields)?,
+            sensors: parse_patterns(&self.sensors).ok()?,
+            fields: parse_patterns(&self.fields).ok()?,
             label: label.into(),
             min: self.min.map(|min| min.0),
             max: self.max.map(|max| max.0),
@@ -123,14 +120,9 @@ pub(super) fn combinations(config: &Config, report: &mut Report) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Loaded, load, reload};
+    use super::super::reload;
     use super::*;
-
-    fn loaded(text: &str) -> Result<Loaded, String> {
-        let file = tempfile::NamedTempFile::new().unwrap();
-        std::fs::write(file.path(), text).unwrap();
-        load(Some(file.path()), std::iter::empty()).map_err(|errors| errors.to_string())
-    }
+    use crate::load::loaded;
 
     #[test]
     fn ranges_are_read() {

@@ -1,7 +1,6 @@
 //! Settings that work but are probably not intended. Startup and `check` warn about them; neither
 //! refuses them.
 
-use super::formats::SPARKPLUG;
 use super::mapping::Mapping;
 use super::topic::{merges_sensors, overlap};
 use super::units::{MIB, write_size};
@@ -58,8 +57,7 @@ impl Config {
 
     /// Only brokers with Sparkplug subscriptions get the state of the host.
     fn host_without_nodes(&self) -> Option<String> {
-        let mut subscriptions = self.mqtt.iter().flat_map(|broker| &broker.subscriptions);
-        let reads_sparkplug = subscriptions.any(|s| s.format == SPARKPLUG);
+        let reads_sparkplug = self.mqtt.iter().any(Mqtt::reads_sparkplug);
         (self.sparkplug.host_id.is_some() && !reads_sparkplug).then(|| {
             "sparkplug.host_id has no effect: no subscription has format = \"sparkplug\"; add one \
              with filter = \"spBv1.0/#\", or remove it"

@@ -4,12 +4,16 @@
 //! Some editors begin a file with a byte order mark. C programs send a text with its terminating
 //! NUL, or with the rest of a buffer of fixed size, which is NULs; a few put a NUL in front.
 
-/// The text without a byte order mark and a NUL at its start, and without NULs and white space at
-/// its end. White space at the start remains, so that lines keep their numbers. Takes constant time
-/// for a text without padding.
+use super::split::BOM;
+
+/// The text without byte order marks and a NUL at its start, and without NULs and white space at its
+/// end. An empty file that is joined with another leaves a second mark. White space at the start
+/// remains, so that lines keep their numbers. Takes constant time for a text without padding.
 pub fn unpadded(payload: &[u8]) -> &[u8] {
-    let text = payload.strip_prefix(b"\0").unwrap_or(payload);
-    let text = text.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(text);
+    let mut text = payload.strip_prefix(b"\0").unwrap_or(payload);
+    while let Some(rest) = text.strip_prefix(BOM) {
+        text = rest;
+    }
     let is_padding = |b: &u8| *b == 0 || b.is_ascii_whitespace();
     let end = text
         .iter()
@@ -81,6 +85,7 @@ mod tests {
                 ("\0", ""),
                 ("\u{feff}", "\0\0"),
                 ("\0\u{feff}", ""),
+                ("\u{feff}\u{feff}", ""),
             ] {
                 let padded = format!("{before}{text}{after}");
                 let (readings, rejects) = run(format, padded.as_bytes());

@@ -339,10 +339,10 @@ fn arrays_and_streams_and_lines_give_the_same() {
     }
     assert_eq!(json("[]"), (vec![], vec![]));
     assert_eq!(json(" [ ] "), (vec![], vec![]));
-    assert_eq!(
-        run(Format::Ndjson, "\n\n").1,
-        [(0, RejectReason::EmptyPayload)]
-    );
+    for empty in ["\n\n", "\u{feff}\u{feff}", "\u{feff}\n\u{feff}\n"] {
+        let rejects = run(Format::Ndjson, empty).1;
+        assert_eq!(rejects, [(0, RejectReason::EmptyPayload)], "{empty:?}");
+    }
 }
 
 #[test]

@@ -26,6 +26,7 @@ pub mod day;
 pub mod dead_letter;
 mod field_schema;
 pub mod fields;
+pub mod glob;
 pub mod ids;
 pub mod latest;
 pub mod memory;

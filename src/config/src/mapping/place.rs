@@ -289,43 +289,9 @@ impl Glob {
         self.0.matches(['*', '?']).eq(["*"])
     }
 
-    /// Whether a name matches. At most 8 `*`, and only the last one is retried: time is linear in
-    /// the name times the glob.
+    /// Whether a name matches.
     pub fn matches(&self, name: &str) -> bool {
-        let mut glob = &*self.0;
-        let mut text = name;
-        let mut retry: Option<(&str, &str)> = None;
-        loop {
-            let mut chars = glob.chars();
-            match chars.next() {
-                Some('*') => {
-                    glob = chars.as_str();
-                    retry = Some((glob, text));
-                    continue;
-                }
-                Some(c) => {
-                    let mut rest = text.chars();
-                    match rest.next() {
-                        Some(t) if c == '?' || c == t => {
-                            (glob, text) = (chars.as_str(), rest.as_str());
-                            continue;
-                        }
-                        _ => {}
-                    }
-                }
-                None if text.is_empty() => return true,
-                None => {}
-            }
-            let Some((after_star, tried)) = retry else {
-                return false;
-            };
-            let mut rest = tried.chars();
-            if rest.next().is_none() {
-                return false;
-            }
-            (glob, text) = (after_star, rest.as_str());
-            retry = Some((after_star, text));
-        }
+        model::glob::matches(&self.0, name)
     }
 
     /// The text that the one `*` matches, in a name that matches.

@@ -17,7 +17,7 @@ use super::elements::{self, Elements};
 use super::quota::Quota;
 use super::reading::ReadingDecoder;
 use super::rejects::{Fault, Rejects};
-use super::split::{self, DEPTH_MAX, Within, skip_between, skip_space};
+use super::split::{self, DEPTH_MAX, Within, skip_between};
 use super::{Context, RejectReason};
 use model::BatchBuilder;
 
@@ -41,7 +41,7 @@ pub(super) fn decode_lines(
     rejects: &mut Rejects,
 ) {
     let mut readings = Readings::new(payload, cx, out, rejects);
-    let mut at = skip_space(payload, 0);
+    let mut at = skip_between(payload, 0);
     if at == payload.len() {
         let what = "the payload is empty";
         readings.reject(Fault::new(RejectReason::EmptyPayload, what));

@@ -110,7 +110,7 @@ pub(crate) enum IngestError {
     KeyInFlight,
     #[error(
         "this Idempotency-Key was used for another request (path, query, Content-Type or body \
-         differ); nothing was accepted; send the readings with a key of their own"
+         differ); nothing was accepted; send the readings with a different key"
     )]
     KeyReused,
     #[error("too many concurrent requests; try again later")]

@@ -14,10 +14,9 @@
 
 use serde::Deserialize;
 
-use config::{Mqtt, Subscription};
+use config::{Mqtt, SPARKPLUG, Subscription};
 
 const NAMESPACE: &str = "spBv1.0";
-const FORMAT: &str = "sparkplug";
 const ONLINE: &str = "online";
 const OFFLINE: &str = "offline";
 
@@ -32,8 +31,7 @@ pub(super) struct Host {
 impl Host {
     /// `None` if the broker has no Sparkplug subscription.
     pub(super) fn new(id: &str, config: &Mqtt) -> Option<Host> {
-        let reads_sparkplug = config.subscriptions.iter().any(|s| s.format == FORMAT);
-        reads_sparkplug.then(|| Host {
+        config.reads_sparkplug().then(|| Host {
             topic: format!("{NAMESPACE}/STATE/{id}"),
             newest_ms: i64::MIN,
         })
@@ -45,7 +43,7 @@ impl Host {
             filter: self.topic.clone(),
             qos: 0,
             topic: format!("{NAMESPACE}/#"),
-            format: FORMAT.to_owned(),
+            format: SPARKPLUG.to_owned(),
             retained: config::Retained::Always,
             ..Subscription::default()
         }
@@ -176,7 +174,7 @@ mod tests {
 
     fn config() -> Mqtt {
         let subscription = Subscription {
-            format: FORMAT.to_owned(),
+            format: SPARKPLUG.to_owned(),
             ..Subscription::default()
         };
         Mqtt {

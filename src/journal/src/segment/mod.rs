@@ -29,7 +29,7 @@
 //!   has no entries: its sequence is that of the next entry, and the next group overwrites it. A
 //!   copy in another sector ([`synced_copy_at`]) survives damage that hits the end of the group.
 //! - A *key frame* precedes an entry and belongs to it: the key of its request (see `keys`). It has
-//!   no entry of its own, and the sequence of the entry.
+//!   the sequence of the entry, and does not count as one.
 //! - The *run* of a segment is its salt minus its number. It is the same for all segments of a
 //!   process. Monotonic times are compared only within a run.
 

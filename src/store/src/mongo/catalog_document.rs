@@ -118,9 +118,9 @@ pub(super) fn statement(entry: &CatalogEntry, update: &CatalogUpdate) -> Documen
 
 /// `None` without an id.
 pub(super) fn entry_of(document: &RawDocument) -> Option<CatalogEntry> {
-    let mut sensor_id = None;
+    let id = Elements::new(document).find(|element| element.name == b"_id")?;
     let mut entry = CatalogEntry {
-        sensor_id: SensorId::from(""),
+        sensor_id: SensorId::from(id.text()?),
         tags: BTreeMap::new(),
         tags_ts_ms: None,
         fields: BTreeMap::new(),
@@ -133,7 +133,6 @@ pub(super) fn entry_of(document: &RawDocument) -> Option<CatalogEntry> {
     for element in Elements::new(document) {
         let time_ms = |absent| element.time_ms().unwrap_or(absent);
         match element.name {
-            b"_id" => sensor_id = element.text(),
             b"tags" => {
                 let tags = element
                     .elements()
@@ -161,7 +160,6 @@ pub(super) fn entry_of(document: &RawDocument) -> Option<CatalogEntry> {
             _ => {}
         }
     }
-    entry.sensor_id = SensorId::from(sensor_id?);
     Some(entry)
 }
 

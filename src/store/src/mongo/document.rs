@@ -87,6 +87,16 @@ pub(super) fn int(value: RawBsonRef<'_>) -> Option<i64> {
     }
 }
 
+/// The same of a document's field.
+pub(super) fn int_of(document: &Document, name: &str) -> Option<i64> {
+    match document.get(name)? {
+        Bson::Int32(v) => Some(i64::from(*v)),
+        Bson::Int64(v) => Some(*v),
+        Bson::Double(v) => Some(*v as i64),
+        _ => None,
+    }
+}
+
 /// The filter for the measurements of some sensors in `from_ms..to_ms`.
 pub(super) fn measurements_of(sensors: &[&str], from_ms: i64, to_ms: i64) -> Document {
     doc! { "meta.sensor_id": { "$in": sensors }, "ts": between(from_ms, to_ms) }

@@ -34,7 +34,7 @@ async fn a_repeat_gets_the_answer_of_the_first_request_and_nothing_of_it_goes_on
         rig.nothing_came();
     }
     assert_eq!(first.json()["accepted"], json!(2));
-    // Without the key, and with another one, it is a request of its own.
+    // Without the key, and with another one, it is another request.
     for request in [post(TWINS), keyed(TWINS, "k2")] {
         assert_eq!(rig.delivered(request).await.1.len(), 2);
     }

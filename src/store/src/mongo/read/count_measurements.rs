@@ -17,7 +17,7 @@ use futures_util::TryStreamExt;
 use mongodb::bson::{DateTime, Document, RawDocument, doc};
 
 use crate::mongo::connection::timed_out;
-use crate::mongo::document::{MEASUREMENTS_PER_BATCH, key_of, measurements_of};
+use crate::mongo::document::{MEASUREMENTS_PER_BATCH, int_of, key_of, measurements_of};
 use crate::mongo::error::command_error;
 use crate::mongo::read::load::{Load, together};
 use crate::mongo::write::recompute_summary::Rewrite;
@@ -254,9 +254,7 @@ impl Load<'_> {
             let id = row.get_document("_id").ok()?;
             let hour = id.get_f64("h").unwrap_or(0.0) as i64;
             let r = by_bucket.get(&(id.get_str("s").ok()?, first.0 + hour * span.ms()))?;
-            let count = row
-                .get("n")
-                .and_then(|n| n.as_i64().or(n.as_i32().map(i64::from)))?;
+            let count = int_of(&row, "n")?;
             let time = |name: &str| Some(row.get_datetime(name).ok()?.timestamp_millis());
             let extent = Extent {
                 count: u64::try_from(count).ok()?,

@@ -13,8 +13,9 @@
 
 use std::time::Duration;
 
-use mongodb::bson::{Bson, Document, doc};
+use mongodb::bson::{Document, doc};
 
+use crate::mongo::document::int_of;
 use crate::mongo::pack::SCHEMA_VERSION;
 use crate::mongo::setup::{SchemaError, Setup};
 use config::write_duration;
@@ -86,20 +87,11 @@ fn derive_from_page(page: &Document, span: Span) -> Document {
         (Ok(start), Ok(end)) => end - start,
         _ => span.ms(),
     };
-    doc! { "version": int(page, "schema_version").unwrap_or(1), "span_ms": span_ms }
-}
-
-fn int(document: &Document, name: &str) -> Option<i64> {
-    match document.get(name)? {
-        Bson::Int32(v) => Some(i64::from(*v)),
-        Bson::Int64(v) => Some(*v),
-        Bson::Double(v) => Some(*v as i64),
-        _ => None,
-    }
+    doc! { "version": int_of(page, "schema_version").unwrap_or(1), "span_ms": span_ms }
 }
 
 fn fits(found: &Document, span: Span, database: &str) -> Result<(), SchemaError> {
-    let version = int(found, "version").unwrap_or(0);
+    let version = int_of(found, "version").unwrap_or(0);
     if version > i64::from(SCHEMA_VERSION) {
         let detail = format!(
             "database {database} was written by a newer hourbucket (schema version {version}; this \
@@ -108,7 +100,7 @@ fn fits(found: &Document, span: Span, database: &str) -> Result<(), SchemaError>
         );
         return Err(SchemaError::permanent(STEP, detail));
     }
-    match int(found, "span_ms") {
+    match int_of(found, "span_ms") {
         Some(ms) if ms == span.ms() => Ok(()),
         Some(ms) => {
             let theirs = in_words(ms);
