@@ -58,6 +58,7 @@ objects! {
         attributes: "attributes", time: "timeUnixNano" or "time_unix_nano",
         count: "count", sum: "sum", min: "min", max: "max",
         bucket_counts: "bucketCounts" or "bucket_counts",
+        bounds: "explicitBounds" or "explicit_bounds",
         positive: "positive", negative: "negative",
         quantiles: "quantileValues" or "quantile_values", flags: "flags"
     }
@@ -118,7 +119,7 @@ fn read_metric(
     ] {
         each(object::<Data<'_>>(data)?.data_points, &mut |raw| {
             match read_distribution(raw) {
-                Ok(point) => points.distribution(resource, &point, parts),
+                Ok(point) => points.distribution(resource, point, parts),
                 Err(error) => points.unreadable(&message(&error)),
             }
             Ok(())
@@ -162,7 +163,15 @@ fn read_distribution(raw: &RawValue) -> Result<Distribution<'_>, Error> {
     };
     let positive = object::<Buckets<'_>>(data.positive)?;
     let negative = object::<Buckets<'_>>(data.negative)?;
-    for counts in [data.bucket_counts, positive.counts, negative.counts] {
+    each(data.bucket_counts, &mut |raw| {
+        point.counts.push(unsigned(Some(raw))?);
+        Ok(())
+    })?;
+    each(data.bounds, &mut |raw| {
+        point.bounds.push(double(raw)?);
+        Ok(())
+    })?;
+    for counts in [positive.counts, negative.counts] {
         each(counts, &mut |_| {
             point.parts += 1;
             Ok(())

@@ -9,8 +9,9 @@
 //!   attributes are appended.
 //! - tags: the attributes of the point and of its resource, if they are texts, numbers or booleans.
 //! - A point of a histogram or summary becomes the fields `NAME_count`, `NAME_sum`, `NAME_min` and
-//!   `NAME_max`, as far as it has them; its buckets and quantiles are left out, counted and
-//!   reported.
+//!   `NAME_max`, as far as it has them. With `otlp.point_attributes = "sensor_id"` and explicit
+//!   bounds, each bucket becomes a field `NAME_bucket` of its sensor with `le` in the id, as
+//!   Prometheus has it. Other buckets and quantiles are left out, counted and reported.
 //! - A point with the flag for no recorded value is skipped.
 //!
 //! `proto` and `json` read the two encodings, `points` builds readings. A malformed payload is

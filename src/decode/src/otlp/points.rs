@@ -23,7 +23,7 @@ const INDISTINCT: &str = "points of one metric and time differ only in their att
 
 /// The hint for the sender if a histogram or summary is not stored as a whole.
 const BUCKETS: &str = "of histograms and summaries count, sum, min and max are stored; their \
-    buckets and quantiles are not";
+    buckets only with otlp.point_attributes = \"sensor_id\" and explicit bounds, quantiles never";
 
 /// The hint for the sender if a request that is not empty has no point.
 const NO_POINTS: &str = "the request has no data point of a metric, so nothing is stored; its \
@@ -56,7 +56,11 @@ pub(super) struct Distribution<'d> {
     pub(super) sum: Option<f64>,
     pub(super) min: Option<f64>,
     pub(super) max: Option<f64>,
-    /// Number of buckets or quantiles, which are not stored.
+    /// Of a histogram with explicit bounds: the counts of its buckets, and their upper bounds; the
+    /// last bucket has none.
+    pub(super) counts: Vec<u64>,
+    pub(super) bounds: Vec<f64>,
+    /// Number of other buckets and of quantiles, which are not stored.
     pub(super) parts: usize,
     pub(super) flags: u64,
     pub(super) attributes: Attributes<'d>,
@@ -147,23 +151,63 @@ impl<'a> Points<'a> {
         self.add(point.flags, |points| points.reading(resource, point));
     }
 
-    /// Adds a point of a histogram or summary: its count, sum, minimum and maximum. `parts` names
-    /// the omitted parts.
+    /// Adds a point of a histogram or summary: its count, sum, minimum and maximum, and its buckets
+    /// if each series is a sensor. `parts` names the omitted parts.
     pub(super) fn distribution(
         &mut self,
         resource: &Attributes<'_>,
-        point: &Distribution<'_>,
+        point: Distribution<'_>,
         parts: &str,
     ) {
         let added = self.add(point.flags, |points| {
-            points.distribution_reading(resource, point)
+            points.distribution_reading(resource, &point)
         });
-        if added && point.parts > 0 {
-            let mut left_out = LeftOut::default();
-            left_out.add(&format!("{} ({parts})", self.metric), point.parts);
-            self.rejects.leave_out(left_out);
-            self.rejects.hint(BUCKETS);
+        let omitted = point.parts + point.counts.len();
+        if added && omitted > 0 {
+            let omitted = omitted - self.buckets(resource, point);
+            if omitted > 0 {
+                let mut left_out = LeftOut::default();
+                left_out.add(&format!("{} ({parts})", self.metric), omitted);
+                self.rejects.leave_out(left_out);
+                self.rejects.hint(BUCKETS);
+            }
         }
+    }
+
+    /// Adds the buckets of a histogram as Prometheus has them: `NAME_bucket` counts what is not above
+    /// the bound `le`, and each is a series. Returns how many were added.
+    fn buckets(&mut self, resource: &Attributes<'_>, point: Distribution<'_>) -> usize {
+        let Distribution {
+            time_ns,
+            counts,
+            bounds,
+            attributes: mut own,
+            ..
+        } = point;
+        let is_series = self.otlp.point_attributes == PointAttributes::SensorId;
+        if !is_series || counts.len() != bounds.len() + 1 {
+            return 0;
+        }
+        let field = format!("{}_bucket", self.metric);
+        own.list.retain(|(key, _)| key != BOUND);
+        let mut added = 0;
+        let mut cumulated = 0u64;
+        for (i, count) in counts.iter().enumerate() {
+            cumulated = cumulated.saturating_add(*count);
+            let Ok(value) = i64::try_from(cumulated) else {
+                break;
+            };
+            own.add(BOUND, bound_text(bounds.get(i)));
+            let stored = self.within_limit(|points| {
+                let name = names::name(&field, points.cx)?;
+                let max = points.cx.limits.fields_max;
+                add_value(points.out, &name, ValueRef::Int(value), max)?;
+                points.commit(resource, time_ns, &own)
+            });
+            own.list.pop();
+            added += usize::from(matches!(stored, Some(Ok(()))));
+        }
+        added
     }
 
     /// Returns whether there is a reading.
@@ -173,22 +217,34 @@ impl<'a> Points<'a> {
         if flags & NO_RECORDED_VALUE != 0 {
             return false;
         }
-        if self.readings >= self.cx.limits.batch_max_readings {
-            self.beyond += 1;
-            return false;
-        }
-        self.out.begin();
-        match read(self) {
-            Ok(()) => {
-                self.readings += 1;
-                true
-            }
-            Err(fault) => {
-                self.out.abort();
+        match self.within_limit(read) {
+            Some(Ok(())) => true,
+            Some(Err(fault)) => {
                 self.rejects.fault(index, fault);
                 false
             }
+            None => {
+                self.beyond += 1;
+                false
+            }
         }
+    }
+
+    /// Reads a reading; `None` if the request has as many as it may.
+    fn within_limit(
+        &mut self,
+        read: impl FnOnce(&mut Self) -> Result<(), Fault>,
+    ) -> Option<Result<(), Fault>> {
+        if self.readings >= self.cx.limits.batch_max_readings {
+            return None;
+        }
+        self.out.begin();
+        let done = read(self);
+        match done {
+            Ok(()) => self.readings += 1,
+            Err(_) => self.out.abort(),
+        }
+        Some(done)
     }
 
     /// Rejects a malformed point in JSON.
@@ -354,6 +410,24 @@ impl<'a> Points<'a> {
         let mut id = self.last.take().map(|(_, id)| id).unwrap_or_default();
         id.clone_from(&self.id);
         self.last = Some((ts_ms, id));
+    }
+}
+
+/// The attribute of a bucket with its upper bound.
+const BOUND: &str = "le";
+
+/// An upper bound as Prometheus writes it; `None`: there is none.
+fn bound_text(bound: Option<&f64>) -> String {
+    match bound {
+        Some(bound) if bound.is_finite() => {
+            let is_short = *bound == 0.0 || (1e-4..1e21).contains(&bound.abs());
+            if is_short {
+                bound.to_string()
+            } else {
+                format!("{bound:e}")
+            }
+        }
+        _ => "+Inf".to_owned(),
     }
 }
 

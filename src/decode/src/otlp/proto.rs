@@ -68,9 +68,9 @@ fn read_metric(
             let (1, point) = field? else { continue };
             let bytes = point.bytes()?;
             match number {
-                9 => points.distribution(resource, &read_histogram(bytes)?, "buckets"),
-                10 => points.distribution(resource, &read_exponential(bytes)?, "buckets"),
-                11 => points.distribution(resource, &read_summary(bytes)?, "quantiles"),
+                9 => points.distribution(resource, read_histogram(bytes)?, "buckets"),
+                10 => points.distribution(resource, read_exponential(bytes)?, "buckets"),
+                11 => points.distribution(resource, read_summary(bytes)?, "quantiles"),
                 _ => points.take(resource, &read_point(bytes)?),
             }
         }
@@ -101,8 +101,16 @@ fn read_histogram(bytes: &[u8]) -> Result<Distribution<'_>, Malformed> {
             (4, count) => point.count = count.fixed64()?,
             (5, sum) => point.sum = Some(sum.double()?),
             // Packed, or one by one.
-            (6, FieldValue::Bytes(counts)) => point.parts += counts.len() / 8,
-            (6, _) => point.parts += 1,
+            (6, FieldValue::Bytes(counts)) => {
+                let counts = counts.as_chunks().0.iter();
+                point.counts.extend(counts.map(|c| u64::from_le_bytes(*c)));
+            }
+            (6, count) => point.counts.push(count.fixed64()?),
+            (7, FieldValue::Bytes(bounds)) => {
+                let bounds = bounds.as_chunks().0.iter();
+                point.bounds.extend(bounds.map(|b| f64::from_le_bytes(*b)));
+            }
+            (7, bound) => point.bounds.push(bound.double()?),
             (9, pair) => attribute(pair.bytes()?, &mut point.attributes)?,
             (10, flags) => point.flags = flags.varint()?,
             (11, min) => point.min = Some(min.double()?),

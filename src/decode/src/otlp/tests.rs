@@ -480,6 +480,83 @@ fn histograms_keep_count_sum_min_and_max_and_name_what_is_dropped() {
     assert_eq!(same_rejects.left_out(), rejects.left_out());
 }
 
+/// The number of a double or fixed64 field.
+fn fixed_field(number: u8, bits: u64) -> Vec<u8> {
+    [&[number << 3 | 1][..], &bits.to_le_bytes()].concat()
+}
+
+#[test]
+fn buckets_are_series_if_attributes_belong_to_the_sensor() {
+    let otlp = Otlp {
+        point_attributes: PointAttributes::SensorId,
+        ..settings()
+    };
+    let point = |more: &str| {
+        format!(
+            r#"{{"timeUnixNano":"{T_NS}","count":"7","attributes":[{}],{more}}}"#,
+            attribute("path", "/a")
+        )
+    };
+    let histogram = |points: &str| {
+        let host = attribute("host.name", "web");
+        let text = format!(r#"{{"name":"h","histogram":{{"dataPoints":[{points}]}}}}"#);
+        request(&host, &text)
+    };
+    let buckets = r#""bucketCounts":["1","4","2"],"explicitBounds":[0.5,1e30]"#;
+    let (readings, rejects) =
+        read_with(&otlp, Encoding::Json, histogram(&point(buckets)).as_bytes());
+    assert!(rejects.is_empty() && rejects.left_out().total() == 0);
+    let shown: Vec<(&str, Value)> = readings
+        .iter()
+        .flat_map(|r| r.values.values().map(|v| (r.sensor_id.as_str(), v.clone())))
+        .collect();
+    let expected = [
+        ("web,path=/a", 7),
+        ("web,le=0.5,path=/a", 1),
+        ("web,le=1e30,path=/a", 5),
+        ("web,le=+Inf,path=/a", 7),
+    ];
+    assert_eq!(shown, expected.map(|(id, n)| (id, Value::Int(n))));
+    assert!(
+        readings[1..]
+            .iter()
+            .all(|r| r.values.contains_key("h_bucket"))
+    );
+    assert_eq!(readings[1].tags["le"], "0.5");
+
+    // The same in protobuf, packed and one by one.
+    for is_packed in [true, false] {
+        let each = |number: u8, all: &[u64]| match is_packed {
+            true => field(
+                number,
+                &all.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<_>>(),
+            ),
+            false => all.iter().flat_map(|v| fixed_field(number, *v)).collect(),
+        };
+        let point = [
+            fixed_field(3, T_NS),
+            fixed_field(4, 7),
+            each(6, &[1, 4, 2]),
+            each(7, &[0.5f64.to_bits(), 1e30f64.to_bits()]),
+            field(9, &pair("path", &field(1, b"/a"))),
+        ]
+        .concat();
+        let metric = [field(1, b"h"), field(9, &field(1, &point))].concat();
+        let host = field(1, &pair("host.name", &field(1, b"web")));
+        let request = field(1, &[field(1, &host), field(2, &field(2, &metric))].concat());
+        let (same, _) = read_with(&otlp, Encoding::Protobuf, &request);
+        assert_eq!(format!("{same:?}"), format!("{readings:?}"));
+    }
+
+    // Bounds that do not fit give no buckets, and the limit counts each as a reading.
+    let odd = r#""bucketCounts":["1","4"],"explicitBounds":[0.5,1]"#;
+    let (readings, rejects) = read_with(&otlp, Encoding::Json, histogram(&point(odd)).as_bytes());
+    assert_eq!((readings.len(), rejects.left_out().total()), (1, 2));
+    let twice = [point(buckets), point(buckets)].join(",");
+    let (readings, rejects) = read_with(&otlp, Encoding::Json, histogram(&twice).as_bytes());
+    assert_eq!((readings.len(), rejects.left_out().total()), (6, 2));
+}
+
 /// Parsers of protobuf's JSON accept a field's name as it is in the `.proto` file, too.
 #[test]
 fn names_in_snake_case_are_read_like_those_in_lower_camel_case() {

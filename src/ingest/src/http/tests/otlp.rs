@@ -58,7 +58,7 @@ async fn taken_points_are_200_and_rejected_ones_are_told() {
         partial["errorMessage"]
             .as_str()
             .unwrap()
-            .contains("their buckets and quantiles are not"),
+            .contains("their buckets only with otlp.point_attributes"),
         "{partial}"
     );
 
@@ -90,7 +90,7 @@ async fn taken_points_are_200_and_rejected_ones_are_told() {
     assert_eq!(partial["rejectedDataPoints"].as_str(), Some("2"));
     for part in [
         "asDouble or asInt",
-        "their buckets and",
+        "their buckets only",
         "otlp.point_attributes",
     ] {
         assert!(
