@@ -12,6 +12,10 @@
 //!   no other can come.
 //! - Not at all with [`ENOUGH`] messages: waiting for more would save little.
 //!
+//! A limit of [`WHOLE_FROM`] or more is set to spare a disk that wears out, such as an SD card: the
+//! journal's writer then waits for all of it, so there is at most one sync in this time, and every
+//! sender waits for it.
+//!
 //! If messages come at a constant rate, regardless of the acknowledgements, each group finds a few
 //! more outstanding than the one before, namely those that came during its sync. So groups grow
 //! until the first rule ends them.
@@ -25,6 +29,10 @@ use std::time::Duration;
 const ENOUGH: usize = 128;
 /// A group without a new message for this part of the limit is complete.
 const QUIET_PART: u32 = 4;
+/// From this limit on, the writer waits for all of it.
+const WHOLE_FROM: Duration = Duration::from_millis(100);
+/// How often the queue is emptied meanwhile, so that no sender waits for room in it.
+const WHOLE_LOOK: Duration = Duration::from_millis(20);
 /// How often a group is checked within the quiet part: more often if few messages are missing. Each
 /// check costs a wake-up, and each message that comes between two checks waits for the second one.
 const LOOKS: (f64, f64) = (2.0, 5.0);
@@ -37,6 +45,8 @@ const DECAY: f64 = 0.125;
 #[derive(Debug, Clone)]
 pub struct CommitDelay {
     max: Duration,
+    /// Each group waits for all of it.
+    is_whole: bool,
     /// How many messages are usually outstanding together, at least 1.
     usual: f64,
 }
@@ -57,11 +67,33 @@ pub struct OpenGroup {
 impl CommitDelay {
     /// With the limit `journal.commit_delay`; zero: no group waits.
     pub fn new(max: Duration) -> CommitDelay {
-        CommitDelay { max, usual: 1.0 }
+        CommitDelay {
+            max,
+            is_whole: false,
+            usual: 1.0,
+        }
+    }
+
+    /// The same for the groups that are synced.
+    pub(crate) fn of_syncs(max: Duration) -> CommitDelay {
+        let is_whole = max >= WHOLE_FROM;
+        CommitDelay {
+            is_whole,
+            ..CommitDelay::new(max)
+        }
+    }
+
+    /// Whether each group waits for the whole limit.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.is_whole
     }
 
     /// How long to wait for other messages before the group is checked again; `None`: sync it now.
     pub fn wait(&self, group: OpenGroup) -> Option<Duration> {
+        if self.is_whole {
+            let left = self.max.checked_sub(group.open_for)?;
+            return (!left.is_zero()).then_some(left.min(WHOLE_LOOK));
+        }
         let missing = self.usual - group.outstanding as f64;
         let is_complete = group.messages >= ENOUGH || missing <= 0.5;
         let left = self.max.checked_sub(group.open_for)?;
@@ -338,6 +370,32 @@ mod tests {
                 "{senders}: {messages} messages, {before} without"
             );
         }
+    }
+
+    #[test]
+    fn a_long_delay_is_waited_for_by_every_group_that_is_synced() {
+        for senders in [
+            Senders::Open { per_second: 100 },
+            Senders::Open { per_second: 5_000 },
+            Senders::Closed {
+                senders: 3,
+                think_us: 300,
+            },
+        ] {
+            let second = CommitDelay::of_syncs(Duration::from_secs(1));
+            let outcome = simulate(&mut second.clone(), senders, 20, 9);
+            assert!(outcome.syncs <= 20, "{senders:?}: {} syncs", outcome.syncs);
+            assert!(outcome.waited_max_us <= 1_000_000, "{senders:?}");
+        }
+        let short = CommitDelay::of_syncs(Duration::from_millis(99));
+        let alone = Senders::Closed {
+            senders: 1,
+            think_us: 300,
+        };
+        assert_eq!(
+            simulate(&mut short.clone(), alone, 1, 9).groups_that_waited,
+            0
+        );
     }
 
     #[test]

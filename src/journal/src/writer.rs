@@ -96,7 +96,7 @@ impl Appender {
         let staged = Vec::new();
         let acks = Vec::new();
         let charges = Vec::new();
-        let delay = CommitDelay::new(commit_delay);
+        let delay = CommitDelay::of_syncs(commit_delay);
         let too_large_log = LineLimit::new("messages that are too large for the journal");
         Appender {
             shared,
@@ -436,6 +436,10 @@ impl Appender {
         let opened = Instant::now();
         let mut last = opened;
         let mut bytes = group.iter().map(IngestBatch::memory_bytes).sum::<usize>();
+        let enough = match self.delay.is_whole() {
+            true => GROUP_BYTES_MAX,
+            false => ENOUGH_BYTES,
+        };
         loop {
             let before = group.len();
             while bytes < GROUP_BYTES_MAX
@@ -458,7 +462,7 @@ impl Appender {
                 quiet_for,
             };
             match self.delay.wait(group) {
-                Some(wait) if bytes < ENOUGH_BYTES => std::thread::sleep(wait),
+                Some(wait) if bytes < enough => std::thread::sleep(wait),
                 _ => return,
             }
         }
