@@ -16,7 +16,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::fs::{Fs, FsFile, read_full_at, write_all_at};
+use super::fs::{Fs, FsFile, read_full_at, remove_existing, write_all_at};
 use super::segment::Fields;
 
 /// The file name.
@@ -199,10 +199,8 @@ impl CheckpointFile {
         if self.writer.is_some() {
             return Ok(false);
         }
-        match fs.remove(&dir.join(NAME)) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => self.removed = true,
-        }
+        remove_existing(fs, &dir.join(NAME))?;
+        self.removed = true;
         Ok(true)
     }
 }

@@ -12,7 +12,7 @@
 //! Before a segment is removed, the keys of its entries are written to the file [`NAME`]
 //! ([`RequestKeys::save`]). Keys of later segments are not in that file: if their entries are lost to
 //! damage, they are lost as well. A start reads the file and the frames in all segments. With `ack =
-//! "stored"` there is no journal, and keys are in memory only.
+//! "stored"` keys are only in memory, for lack of a journal.
 //!
 //! **Full.** At `keys_max` keys the sender with the most of them loses its oldest one, so a sender
 //! that floods the memory makes only its own requests forgotten. Forgotten keys are counted.
@@ -28,7 +28,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::error::{Damage, JournalError, io_error};
-use super::fs::{Fs, read_full_at, write_all_at};
+use super::fs::{Fs, read_full_at, remove_existing, write_all_at};
 use super::segment::Fields;
 use super::segment_files::UNFINISHED;
 use model::Clock;
@@ -170,16 +170,13 @@ impl RequestKeys {
     /// The request must not be processed; see [`KeyRefused`].
     pub fn begin(&self, key: RequestKey) -> Result<KeyUse, KeyRefused> {
         let begun = self.table().map(|mut table| table.begin(key));
+        let number = match begun.transpose()? {
+            Some(Begun::Repeat(received_at_ms)) => return Ok(KeyUse::Repeat(received_at_ms)),
+            Some(Begun::First(number)) => number,
+            None => 0,
+        };
         let keys = self.clone();
-        Ok(match begun.transpose()? {
-            Some(Begun::Repeat(received_at_ms)) => KeyUse::Repeat(received_at_ms),
-            Some(Begun::First(number)) => KeyUse::First(KeyInFlight { keys, key, number }),
-            None => KeyUse::First(KeyInFlight {
-                keys,
-                key,
-                number: 0,
-            }),
-        })
+        Ok(KeyUse::First(KeyInFlight { keys, key, number }))
     }
 
     /// Remembers the key of an entry that is durable in a segment.
@@ -211,14 +208,9 @@ impl RequestKeys {
 
     /// Removes the file if no keys are remembered.
     pub(super) fn remove_unused(&self, fs: &dyn Fs, dir: &Path) -> Result<(), JournalError> {
-        let path = path(dir);
-        let is_kept = self.is_on();
-        let removed = if is_kept { Ok(()) } else { fs.remove(&path) };
-        match removed {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                Err(io_error("remove", &path)(error))
-            }
-            _ => Ok(()),
+        match self.is_on() {
+            true => Ok(()),
+            false => remove_existing(fs, &path(dir)).map_err(io_error("remove", &path(dir))),
         }
     }
 
@@ -335,7 +327,7 @@ impl Table {
         Ok(Begun::First(number))
     }
 
-    /// The key is no longer in flight. Whether this request was the one in flight.
+    /// Ends a request. Returns whether it was the one in flight with this key.
     fn end(&mut self, id: &[u8; 16], number: u64) -> bool {
         let is_this = self.in_flight.get(id).is_some_and(|r| r.number == number);
         is_this && self.in_flight.remove(id).is_some()
@@ -428,7 +420,7 @@ impl RequestKey {
     }
 }
 
-fn path(dir: &Path) -> PathBuf {
+pub(super) fn path(dir: &Path) -> PathBuf {
     dir.join(NAME)
 }
 
@@ -455,18 +447,6 @@ fn decode(bytes: &[u8]) -> Option<Vec<RequestKey>> {
     let is_sound = magic == MAGIC && checksum == crc32c::crc32c(keys).to_le_bytes();
     let keys = keys.chunks(RequestKey::BYTES).map(RequestKey::decode);
     is_sound.then(|| keys.collect()).flatten()
-}
-
-/// For [`salvage`](super::salvage): moves a damaged file aside, and returns its new path.
-pub(super) fn move_damaged(fs: &dyn Fs, dir: &Path) -> Result<Option<PathBuf>, JournalError> {
-    let Err(JournalError::Damaged(_)) = read(fs, dir) else {
-        return Ok(None);
-    };
-    let to = dir.join(format!("{NAME}.damaged"));
-    fs.rename(&path(dir), &to)
-        .map_err(io_error("move aside", &path(dir)))?;
-    fs.sync_dir(dir).map_err(io_error("sync", dir))?;
-    Ok(Some(to))
 }
 
 #[cfg(test)]

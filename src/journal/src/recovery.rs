@@ -295,9 +295,7 @@ impl Examined {
             self.found = Some((at, header.coding().appended(head)));
         }
     }
-}
 
-impl Examined {
     /// A key counts if its entry follows: only the complete write was acknowledged.
     fn learn_key(&mut self, frame: &super::segment::Frame<'_>, keys: Option<&RequestKeys>) {
         let key = self.key.take();

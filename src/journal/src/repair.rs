@@ -3,8 +3,8 @@
 //! [`salvage`] replaces a damaged segment by one with every valid frame, and keeps the damaged file
 //! as `*.seg.damaged`. Lost sequences become a gap frame, or before the first segment a later start
 //! in the checkpoint. So recovery stays strict: it accepts missing sequences only if an operator
-//! has run salvage. A damaged file of keys is moved aside. The replacement is renamed atomically after both files are synced, so salvage
-//! can be killed and run again.
+//! has run salvage. The replacement is renamed atomically after both files are synced, so salvage
+//! can be killed and run again. A damaged file of keys is moved aside.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -67,7 +67,12 @@ pub fn salvage(fs: &dyn Fs, dir: &Path) -> Result<Salvaged, JournalError> {
         after,
     } = slots(list(fs, dir)?)?;
     let mut done = Salvaged::default();
-    done.moved.extend(keys::move_damaged(fs, dir)?);
+    if let Err(JournalError::Damaged(_)) = keys::read(fs, dir) {
+        let path = keys::path(dir);
+        let to = path.with_extension("damaged");
+        rename_durably(fs, dir, &path, &to)?;
+        done.moved.push(to);
+    }
     for slot in before.iter().chain(&after) {
         move_aside(fs, dir, slot, &mut done)?;
     }
@@ -215,6 +220,11 @@ fn damaged_path(dir: &Path, slot: &Slot) -> PathBuf {
     dir.join(format!("{}.damaged", segment_name(slot.number)))
 }
 
+fn rename_durably(fs: &dyn Fs, dir: &Path, from: &Path, to: &Path) -> Result<(), JournalError> {
+    fs.rename(from, to).map_err(io_error("move aside", from))?;
+    fs.sync_dir(dir).map_err(io_error("sync", dir))
+}
+
 /// For a file without a header.
 fn move_aside(
     fs: &dyn Fs,
@@ -226,9 +236,7 @@ fn move_aside(
         return Ok(());
     };
     let to = damaged_path(dir, slot);
-    fs.rename(&found.path, &to)
-        .map_err(io_error("move aside", &found.path))?;
-    fs.sync_dir(dir).map_err(io_error("sync", dir))?;
+    rename_durably(fs, dir, &found.path, &to)?;
     done.unreadable.push(to.clone());
     done.moved.push(to);
     Ok(())

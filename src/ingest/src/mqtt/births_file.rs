@@ -6,9 +6,7 @@
 //! A file that is damaged, or missing, costs rebirths only. Its size is bounded by
 //! [`decode::sparkplug::BYTES_MAX`].
 
-use std::fs::{File, OpenOptions};
-use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -36,34 +34,18 @@ pub fn read_births(path: &Path) -> io::Result<Option<Vec<u8>>> {
     }
 }
 
-/// Replaces the content. Blocks for the disk.
-pub(super) fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let new = path.with_extension("new");
-    // Like the files of the journal, for their owner only.
-    let mut file = OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(&new)?;
-    file.write_all(bytes)?;
-    file.sync_all()?;
-    std::fs::rename(&new, path)?;
-    path.parent()
-        .map_or(Ok(()), |dir| File::open(dir)?.sync_all())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use journal::fs::replace_file;
 
     #[test]
     fn the_file_is_replaced_as_a_whole() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("births-1");
         assert_eq!(read_births(&path).unwrap(), None);
-        write(&path, b"one").unwrap();
-        write(&path, b"two").unwrap();
+        replace_file(&path, b"one").unwrap();
+        replace_file(&path, b"two").unwrap();
         assert_eq!(read_births(&path).unwrap().as_deref(), Some(&b"two"[..]));
         assert_eq!(
             std::fs::read_dir(dir.path()).unwrap().count(),

@@ -21,6 +21,7 @@ use super::window::Window;
 use config::{AckMode, Decoding, Live, Mqtt};
 use journal::admission::Admission;
 use journal::commit_delay::CommitDelay;
+use journal::fs::replace_file;
 use model::Clock;
 use model::ack::AckOutcome;
 use telemetry::metrics::{self, Source};
@@ -86,7 +87,7 @@ pub(super) struct Broker {
     pub(super) status: BrokerStatus,
     pub(super) on_status: OnStatus,
     pub(super) target: Target,
-    /// `None`: it is no Sparkplug host at this broker.
+    /// `None`: the service is not a Sparkplug host at this broker.
     pub(super) host: Option<Host>,
     /// Certificates and password of the last connection.
     pub(super) material: Option<Credentials>,
@@ -148,7 +149,7 @@ impl Broker {
         let bytes = self.collector.births().to_bytes();
         let broker = self.name.clone();
         self.births_write = Some(tokio::task::spawn_blocking(move || {
-            if let Err(error) = births_file::write(&path, &bytes) {
+            if let Err(error) = replace_file(&path, &bytes) {
                 tracing::warn!(%broker, path = %path.display(), %error, "cannot keep Sparkplug \
                     births");
             }

@@ -5,7 +5,7 @@
 
 pub mod real;
 
-pub use real::RealFs;
+pub use real::{RealFs, replace_file};
 
 use std::io;
 use std::path::Path;
@@ -105,6 +105,14 @@ pub trait Fs: Send + Sync {
     /// # Errors
     /// Errors of the kernel.
     fn lock(&self, path: &Path) -> io::Result<Option<Box<dyn DirLock>>>;
+}
+
+/// Removes the name of a file that may not exist.
+pub(super) fn remove_existing(fs: &dyn Fs, path: &Path) -> io::Result<()> {
+    match fs.remove(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        done => done,
+    }
 }
 
 /// Writes the whole buffer; continues short writes.

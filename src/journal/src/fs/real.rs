@@ -9,7 +9,7 @@
 //! readings.
 
 use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
-use std::io;
+use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::Arc;
@@ -143,6 +143,24 @@ impl Fs for RealFs {
             Err(TryLockError::Error(error)) => Err(error),
         }
     }
+}
+
+/// Replaces the content of a file beside the journal as a whole, durably: after a crash it has the old
+/// content or the new one. Only its owner can read it. `path` without the extension `new`, which the
+/// unfinished file has.
+///
+/// # Errors
+/// Errors of the kernel; then the old content stays, unless only the directory could not be synced.
+pub fn replace_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let new = path.with_extension("new");
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(true);
+    let mut file = options.mode(FILE_MODE).open(&new)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    std::fs::rename(&new, path)?;
+    let dir = path.parent();
+    dir.map_or(Ok(()), |dir| File::open(dir)?.sync_all())
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Starts what computes days: one task per shard, one that recovers marks, and its gauges and health.
 
-use std::io::{ErrorKind, Write};
+use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use tokio::task::JoinHandle;
 use super::StartError;
 use super::context::ServiceContext;
 use config::{AckMode, Config};
-use journal::fs::{Fs, RealFs};
+use journal::fs::{Fs, RealFs, replace_file};
 use model::Zone;
 use pipeline::flush::backoff::Backoff;
 use pipeline::rollup::state::RollupSettings;
@@ -177,12 +177,7 @@ fn id_in(dir: &Path) -> std::io::Result<Arc<str>> {
         Err(error) => return Err(error),
     }
     let id = new_id();
-    let unfinished = dir.join(format!("{NAME}.new"));
-    let mut file = std::fs::File::create(&unfinished)?;
-    writeln!(file, "{id}")?;
-    file.sync_all()?;
-    std::fs::rename(&unfinished, &path)?;
-    std::fs::File::open(dir)?.sync_all()?;
+    replace_file(&path, format!("{id}\n").as_bytes())?;
     Ok(id)
 }
 
