@@ -5,7 +5,7 @@
 use std::process::Command;
 use std::time::Duration;
 
-use crate::read_api::prepared;
+use crate::read_api::{get_complete, prepared};
 use crate::support::fleet::now_ms;
 use crate::support::mongod::{Mongod, python_packages, unique_database};
 use crate::support::service::Service;
@@ -150,11 +150,7 @@ fn rich_hours_are_the_same_from_documents_and_from_readings() {
             "/v1/sensors/S1/hours?from={day}&to={}{more}",
             now_ms() + HOUR
         );
-        let (status, text) = service.get_admin(&path).unwrap();
-        assert_eq!(status, 200, "{text}");
-        let mut answer: serde_json::Value = serde_json::from_str(&text).unwrap();
-        assert_eq!(answer["complete"], true);
-        answer["hours"].take()
+        get_complete(service, &path)["hours"].take()
     };
     let are_same = || {
         service.wait_settled(1, PATIENCE);

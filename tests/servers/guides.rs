@@ -214,6 +214,13 @@ fn run_commands(page: &str) {
     );
 }
 
+/// In place of a wait for the default `flush.max_age`: until everything accepted is stored, however
+/// slow the machine is.
+const UNTIL_STORED: &str = "until curl -sS 127.0.0.1:8081/metrics | awk '\
+    /^hourbucket_readings_accepted_total/ { accepted += $NF } \
+    /^hourbucket_readings_(stored|duplicate)_total/ { stored += $NF } \
+    END { exit !(accepted > 0 && accepted == stored) }'; do sleep 0.1; done\n";
+
 fn shell(
     service: &Service,
     broker: &Mosquitto,
@@ -226,6 +233,7 @@ fn shell(
     for block in commands {
         let text = block
             .text
+            .replace("sleep 15\n", UNTIL_STORED)
             .replace("127.0.0.1:8080", &http)
             .replace("127.0.0.1:8081", &admin);
         let text = text.replace(

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use mongodb::bson::doc;
 
-use crate::read_api::{PATIENCE, get, post, prepared};
+use crate::read_api::{PATIENCE, get_complete, post, prepared};
 use crate::support::block_on;
 use crate::support::fleet::now_ms;
 use crate::support::mongod::{Mongod, unique_database};
@@ -95,14 +95,9 @@ fn line(from: i64, n: i64) -> String {
 }
 
 fn numbers(service: &Service, from: i64, to: i64) -> Vec<i64> {
-    let answer = get(
-        service,
-        &format!("/v1/sensors/a/readings?from={from}&to={to}&limit=10000"),
-    );
-    assert_eq!(
-        (&answer["complete"], &answer["next"]),
-        (&true.into(), &serde_json::Value::Null)
-    );
+    let path = format!("/v1/sensors/a/readings?from={from}&to={to}&limit=10000");
+    let answer = get_complete(service, &path);
+    assert_eq!(answer["next"], serde_json::Value::Null);
     let readings = answer["readings"].as_array().unwrap();
     readings
         .iter()

@@ -321,8 +321,10 @@ fn a_token_reads_the_series_that_it_may_read() {
             answer.body_mut().read_to_vec().unwrap(),
         )
     };
-    wait_until("the collections are prepared", PATIENCE, || {
-        (ask("all.secret", &request_for_all()).0 == 200).then_some(())
+    // At first the shards may not have what is acknowledged: they wait for the store.
+    wait_until("the readings are found", PATIENCE, || {
+        let (status, _, answer) = ask("all.secret", &request_for_all());
+        (status == 200 && samples(&answer)[0].len() == 2).then_some(())
     });
     for (token, wanted) in [("all.secret", 2), ("a.secret", 1)] {
         assert_eq!(

@@ -10,7 +10,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use crate::read_api::prepared;
+use crate::read_api::{get_complete, prepared};
 use crate::support::mongod::Mongod;
 use crate::support::service::Service;
 use crate::support::{block_on, setting, wait_until};
@@ -277,12 +277,8 @@ fn the_open_day_and_late_readings_are_in_the_answer_at_once() {
             today - 9 * DAY,
             today + 1
         );
-        let (status, text) = service.get_admin(&path).unwrap();
-        let answer: serde_json::Value = serde_json::from_str(&text).unwrap();
-        assert!(
-            status == 200 && answer["complete"] == true && answer["zone"] == "UTC",
-            "{text}"
-        );
+        let answer = get_complete(&service, &path);
+        assert_eq!(answer["zone"], "UTC");
         answer["days"]
             .as_array()
             .unwrap()
