@@ -10,6 +10,10 @@
 //! closed when it is large or old, or when no entries follow. After a crash the replay starts at
 //! the oldest chunk that is not completely stored. So it may start earlier than necessary by the
 //! age of a chunk.
+//!
+//! A consumer that wants what is new first leaves its backlog to a second follower
+//! ([`Follower::leave_backlog`]), which reads the segments up to where the first one goes on. Both hand
+//! out chunks, so segments are removed as the backlog shrinks.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -55,10 +59,21 @@ pub struct JournalEntry {
 
 /// The chunk that receives further entries.
 struct Open {
+    /// Its key in the tracker.
+    first: u64,
     /// The follower's part. The chunk does not count as stored while it is held.
     ack: Ack,
     bytes: usize,
     first_at: Appended,
+}
+
+/// What a follower returns of a backlog that was left.
+#[derive(Debug)]
+struct Left {
+    /// The key of the rest in the tracker.
+    first: u64,
+    /// The sequence after the last entry.
+    end: u64,
 }
 
 enum Pulled {
@@ -68,7 +83,8 @@ enum Pulled {
     Ended,
 }
 
-/// Returns the entries, each once. A journal has exactly one follower.
+/// Returns the entries, each once. A journal has one follower, and one for each backlog that this one
+/// has left ([`Follower::leave_backlog`]).
 pub struct Follower {
     shared: Arc<Shared>,
     next: Position,
@@ -78,6 +94,8 @@ pub struct Follower {
     open: Option<Open>,
     chunk_bytes: usize,
     failed: bool,
+    /// `None`: it follows the end of the journal.
+    left: Option<Left>,
 }
 
 impl std::fmt::Debug for Follower {
@@ -101,7 +119,45 @@ impl Follower {
             open: None,
             chunk_bytes,
             failed: false,
+            left: None,
         }
+    }
+
+    /// Continues with what is journaled from now on. Returns a follower of everything before that was
+    /// not returned; `None` if there is nothing, or if entries that are ready must be taken first.
+    /// Those of the backlog stay in the journal until they are acknowledged.
+    pub fn leave_backlog(&mut self) -> Option<Follower> {
+        if self.failed || self.left.is_some() || !self.ready.is_empty() {
+            return None;
+        }
+        self.close_chunk();
+        let mut state = self.shared.state();
+        let end = state.synced_to;
+        let newest = state.segments.back()?;
+        let place = Place {
+            segment: newest.number,
+            offset: newest.data_end,
+        };
+        let first = state.tracker.leave(end)?;
+        drop(state);
+        let mut backlog = Follower::new(self.shared.clone(), self.next.next_seq, self.next.place);
+        backlog.left = Some(Left { first, end });
+        // What is being read is of the backlog.
+        self.reading = None;
+        self.reader = None;
+        self.next = Position {
+            next_seq: end,
+            place,
+        };
+        Some(backlog)
+    }
+
+    /// Of a backlog: whether everything before what it returns next is stored.
+    pub fn is_oldest(&self) -> bool {
+        let unstored_from = self.shared.state().tracker.unstored_from();
+        self.left
+            .as_ref()
+            .is_some_and(|left| unstored_from >= left.first)
     }
 
     /// Reads dead letters again that were returned.
@@ -139,12 +195,23 @@ impl Follower {
 
     /// The next entry that is ready. That it is requested shows that those before it are handed over.
     fn next_ready(&mut self) -> Option<JournalEntry> {
-        let handed_to = self
-            .ready
-            .front()
-            .map_or(self.next.next_seq, |entry| entry.seq);
-        self.shared.handed_to.store(handed_to, Ordering::Release);
+        if self.left.is_none() {
+            let handed_to = self
+                .ready
+                .front()
+                .map_or(self.next.next_seq, |entry| entry.seq);
+            self.shared.handed_to.store(handed_to, Ordering::Release);
+        }
         self.ready.pop_front()
+    }
+
+    /// What is read from the segments.
+    fn limits(&self) -> ReadLimits {
+        let last_seq = self.left.as_ref().map_or(u64::MAX, |left| left.end - 1);
+        ReadLimits {
+            last_seq,
+            ..ReadLimits::ALL
+        }
     }
 
     /// Waits for entries, and closes the open chunk after [`CHUNK_IDLE`].
@@ -168,7 +235,7 @@ impl Follower {
                 Pulled::Ready => {}
                 Pulled::NotInTail => {
                     let reader = self.reader.take();
-                    let chunk = read_back(&self.shared, self.next, reader, ReadLimits::ALL);
+                    let chunk = read_back(&self.shared, self.next, reader, self.limits());
                     self.take_chunk(chunk);
                 }
                 Pulled::Nothing | Pulled::Ended => {
@@ -185,6 +252,13 @@ impl Follower {
             return Pulled::Ended;
         }
         let next_seq = self.next.next_seq;
+        if let Some(left) = &self.left {
+            return if next_seq < left.end {
+                Pulled::NotInTail
+            } else {
+                Pulled::Ended
+            };
+        }
         let items = {
             let mut state = self.shared.state();
             if next_seq >= state.synced_to {
@@ -205,6 +279,9 @@ impl Follower {
 
     /// Whether the next entry must be read from a segment.
     fn must_read_segment(&self) -> bool {
+        if let Some(left) = &self.left {
+            return !self.failed && self.next.next_seq < left.end;
+        }
         let state = self.shared.state();
         let in_tail = state
             .tail
@@ -218,19 +295,34 @@ impl Follower {
         let shared = self.shared.clone();
         let next = self.next;
         let reader = self.reader.take();
+        let limits = self.limits();
         self.reading = Some(tokio::task::spawn_blocking(move || {
-            read_back(&shared, next, reader, ReadLimits::ALL)
+            read_back(&shared, next, reader, limits)
         }));
     }
 
     fn take_chunk(&mut self, read: Result<Read, JournalFailure>) {
         match read {
+            // The tracker keeps the segments of a backlog, so there is something to read.
+            Ok(read) if self.left.is_some() && read.next.next_seq == self.next.next_seq => {
+                let first_seq = self.next.next_seq;
+                self.failed = true;
+                self.shared
+                    .break_for(&JournalFailure::NotDelivered { first_seq });
+            }
             Ok(read) => {
                 self.reader = read.reader;
                 self.hand_out(read.items);
                 self.next = read.next;
                 // Skips gaps at the end, which have no entries to acknowledge.
-                self.shared.state().tracker.skip_to(self.next.next_seq);
+                let mut state = self.shared.state();
+                match &self.left {
+                    None => state.tracker.skip_to(self.next.next_seq),
+                    Some(left) if left.first < left.end && self.next.next_seq >= left.end => {
+                        state.tracker.end_left(left.first);
+                    }
+                    Some(_) => {}
+                }
             }
             Err(broken) => {
                 self.failed = true;
@@ -275,20 +367,36 @@ impl Follower {
             self.close_chunk();
         }
         let mut state = self.shared.state();
-        state.tracker.skip_to(item.seq);
+        let tracker = &mut state.tracker;
+        let end = item.seq + 1;
+        let at = item.at;
+        let times = item.kind.receipt_times();
+        if self.left.is_none() {
+            tracker.skip_to(item.seq);
+        }
+        let rest = self
+            .left
+            .as_mut()
+            .map(|left| std::mem::replace(&mut left.first, end));
         if let Some(open) = &mut self.open {
-            state
-                .tracker
-                .extend(item.seq + 1, item.at, item.kind.receipt_times());
+            match rest {
+                None => tracker.extend(end, at, times),
+                Some(_) => tracker.extend_left(open.first, end, at, times),
+            }
             open.bytes += item.bytes;
             return open.ack.clone();
         }
-        let chunk = state
-            .tracker
-            .hand_out(item.seq + 1, item.at, item.kind.receipt_times());
+        let first = match rest {
+            None => tracker.hand_out(end, at, times),
+            Some(first) => {
+                tracker.hand_out_left(first, end, at, times);
+                first
+            }
+        };
         drop(state);
-        let ack = self.shared.chunk_ack(chunk);
+        let ack = self.shared.chunk_ack(first);
         self.open = Some(Open {
+            first,
             ack: ack.clone(),
             bytes: item.bytes,
             first_at: item.at,

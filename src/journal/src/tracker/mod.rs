@@ -96,16 +96,7 @@ impl Tracker {
     /// chunk for [`Tracker::stored`].
     pub(super) fn hand_out(&mut self, end: u64, at: Appended, receipt_times: ReceiptTimes) -> u64 {
         let first = self.next;
-        self.out.insert(first);
-        self.chunks.insert(
-            first,
-            Chunk {
-                end,
-                first_at: at,
-                last_at: at,
-                receipt_times,
-            },
-        );
+        self.put(first, end, at, receipt_times);
         (self.next, self.next_at) = (end, at);
         first
     }
@@ -118,6 +109,80 @@ impl Tracker {
             (chunk.end, chunk.last_at) = (end, at);
             chunk.receipt_times.join(receipt_times);
         }
+    }
+
+    /// Leaves the entries from the next one up to `end` for later: they are outstanding as one chunk,
+    /// of which [`Tracker::hand_out_left`] takes the first ones. Returns its key; `None` if there are
+    /// none.
+    pub(super) fn leave(&mut self, end: u64) -> Option<u64> {
+        let first = self.next;
+        if first >= end {
+            return None;
+        }
+        self.put(first, end, self.next_at, ReceiptTimes::ANY);
+        self.next = end;
+        Some(first)
+    }
+
+    /// Hands out the entry that ends before `end`, as the first of a chunk, of what is left from
+    /// `first` on. The rest has the key `end`; the chunk has the key `first`.
+    pub(super) fn hand_out_left(
+        &mut self,
+        first: u64,
+        end: u64,
+        at: Appended,
+        receipt_times: ReceiptTimes,
+    ) {
+        let left = self.put(first, end, at, receipt_times);
+        if let Some(left) = left.filter(|left| end < left.end) {
+            self.put(end, left.end, at, ReceiptTimes::ANY);
+        }
+    }
+
+    /// Adds the entry that ends before `end` to the chunk that was handed out last of what is left.
+    pub(super) fn extend_left(
+        &mut self,
+        first: u64,
+        end: u64,
+        at: Appended,
+        receipt_times: ReceiptTimes,
+    ) {
+        let Some(chunk) = self.chunks.get_mut(&first) else {
+            return;
+        };
+        let rest = std::mem::replace(&mut chunk.end, end);
+        chunk.last_at = at;
+        chunk.receipt_times.join(receipt_times);
+        self.out.remove(&rest);
+        let left = self.chunks.remove(&rest);
+        if let Some(left) = left.filter(|left| end < left.end) {
+            self.put(end, left.end, at, ReceiptTimes::ANY);
+        }
+    }
+
+    /// The rest of what is left has no entries.
+    pub(super) fn end_left(&mut self, first: u64) {
+        self.out.remove(&first);
+        self.chunks.remove(&first);
+    }
+
+    /// An outstanding chunk. `at`: when its first entry was appended, or, in a backlog that was left, an
+    /// earlier time. Returns what had this key.
+    fn put(
+        &mut self,
+        first: u64,
+        end: u64,
+        at: Appended,
+        receipt_times: ReceiptTimes,
+    ) -> Option<Chunk> {
+        self.out.insert(first);
+        let chunk = Chunk {
+            end,
+            first_at: at,
+            last_at: at,
+            receipt_times,
+        };
+        self.chunks.insert(first, chunk)
     }
 
     /// Skips sequences without entries.

@@ -126,6 +126,10 @@ enum Step {
     Append(Vec<u64>),
     /// Hands out one entry per element; `true` starts a chunk.
     HandOut(Vec<bool>),
+    /// Leaves what is not handed out, as a backlog.
+    Leave,
+    /// Hands out of the oldest backlog, like `HandOut`.
+    HandOutLeft(Vec<bool>),
     Store(Vec<usize>),
     Forget,
     /// The process is killed; the checkpoint has this percentage of the current start of a replay.
@@ -138,6 +142,8 @@ fn step() -> impl Strategy<Value = Step> {
         3 => (prop_oneof![0..400u64, 0..9000u64], jump).prop_map(|(ms, jump)| Step::Pass(ms, jump)),
         6 => prop::collection::vec(0..MOMENT_MS, 0..3).prop_map(Step::Append),
         4 => prop::collection::vec(any::<bool>(), 1..6).prop_map(Step::HandOut),
+        1 => Just(Step::Leave),
+        2 => prop::collection::vec(any::<bool>(), 1..6).prop_map(Step::HandOutLeft),
         4 => prop::collection::vec(0..32usize, 1..6).prop_map(Step::Store),
         3 => Just(Step::Forget),
         1 => (0..=100u64).prop_map(Step::Restart),
@@ -158,6 +164,10 @@ struct World {
     entries: Vec<Sent>,
     /// Chunks of this run, and whether they are stored.
     chunks: Vec<(Range<u64>, bool)>,
+    /// What is left of backlogs, each with the time of the entry before, as far as it is known.
+    left: Vec<(Range<u64>, Option<Appended>)>,
+    /// The next entry begins a chunk.
+    begins: bool,
     /// Everything that was ever stored.
     done: BTreeSet<u64>,
 }
@@ -198,6 +208,19 @@ impl World {
                 });
             }
             Step::HandOut(begins) => begins.iter().for_each(|begin| self.hand_out(*begin)),
+            Step::Leave => {
+                let end = self.end();
+                let first = self.tracker.leave(end);
+                let before = |first: u64| Some(self.entries[first.checked_sub(1)? as usize].at);
+                let left = first.map(|first| (first..end, before(first)));
+                self.left.extend(left);
+                self.begins = true;
+            }
+            Step::HandOutLeft(begins) => {
+                self.begins = true;
+                begins.iter().for_each(|begin| self.hand_out_left(*begin));
+                self.begins = true;
+            }
             Step::Store(which) => {
                 for i in which {
                     let mut out: Vec<_> = self
@@ -221,6 +244,8 @@ impl World {
                 let from = self.tracker.replay_from() * part / 100;
                 self.now = at(self.now.run + 1, 0);
                 self.clock.truncate(1);
+                self.left.clear();
+                self.begins = true;
                 self.chunks.retain(|(range, _)| range.start < from);
                 self.chunks
                     .iter_mut()
@@ -233,24 +258,60 @@ impl World {
 
     fn hand_out(&mut self, begin: bool) {
         let next = self.tracker.next();
-        let Some(entry) = self.entries.get(next as usize) else {
+        if next < self.end() {
+            match self.follows(next, begin) {
+                Some(_) => self.with(next, |tracker, end, at, of| tracker.extend(end, at, of)),
+                None => self.with(next, |tracker, end, at, of| {
+                    tracker.hand_out(end, at, of);
+                }),
+            }
+        }
+    }
+
+    fn hand_out_left(&mut self, begin: bool) {
+        let Some((left, before)) = self.left.first_mut() else {
             return;
         };
-        let follows = |(range, stored): &(Range<u64>, bool)| {
-            !begin
-                && !stored
-                && range.end == next
-                && self.entries[range.start as usize].at.run == entry.at.run
-        };
-        if let Some((range, _)) = self.chunks.last_mut().filter(|chunk| follows(chunk)) {
-            range.end += 1;
-            self.tracker
-                .extend(next + 1, entry.at, times(&entry.received));
-        } else {
-            self.tracker
-                .hand_out(next + 1, entry.at, times(&entry.received));
-            self.chunks.push((next..next + 1, false));
+        let seq = left.start;
+        left.start += 1;
+        *before = Some(self.entries[seq as usize].at);
+        if left.is_empty() {
+            self.left.remove(0);
         }
+        match self.follows(seq, begin) {
+            Some(first) => self.with(seq, |tracker, end, at, of| {
+                tracker.extend_left(first, end, at, of);
+            }),
+            None => self.with(seq, |tracker, end, at, of| {
+                tracker.hand_out_left(seq, end, at, of);
+            }),
+        }
+    }
+
+    /// Adds an entry to the last chunk, whose first entry it returns, or to a new one.
+    fn follows(&mut self, seq: u64, begin: bool) -> Option<u64> {
+        let begins = std::mem::take(&mut self.begins) || begin;
+        let run = self.entries[seq as usize].at.run;
+        let entries = &self.entries;
+        let last = self.chunks.last_mut().filter(|(range, stored)| {
+            let is_same_run = || entries[range.start as usize].at.run == run;
+            !begins && !*stored && range.end == seq && is_same_run()
+        });
+        match last {
+            Some((range, _)) => {
+                range.end += 1;
+                Some(range.start)
+            }
+            None => {
+                self.chunks.push((seq..seq + 1, false));
+                None
+            }
+        }
+    }
+
+    fn with(&mut self, seq: u64, hand: impl FnOnce(&mut Tracker, u64, Appended, ReceiptTimes)) {
+        let entry = &self.entries[seq as usize];
+        hand(&mut self.tracker, seq + 1, entry.at, times(&entry.received));
     }
 
     fn stored(&self, seq: u64) -> bool {
@@ -304,6 +365,9 @@ impl World {
                 .clone()
                 .any(|later| *later == seq || self.near(seq, self.entries[*later as usize].at))
                 || line.is_some_and(|line| self.near(seq, line))
+                || self.left.iter().any(|(left, before)| {
+                    left.start >= seq && before.is_some_and(|at| self.near(seq, at))
+                })
         };
         let kept = (0..self.end()).filter(|seq| needed(*seq));
         let chunk_of = |seq: u64| {
@@ -334,7 +398,7 @@ proptest! {
         let now = at(0, 0);
         let tracker = Tracker::new(0, now);
         let clock = vec![(0, 1_700_000_000_000)];
-        let mut world = World { tracker, now, clock, entries: vec![], chunks: vec![], done: BTreeSet::new() };
+        let mut world = World { tracker, now, clock, entries: vec![], chunks: vec![], left: vec![], begins: true, done: BTreeSet::new() };
         let mut from = 0;
         for step in &steps {
             world.step(step);

@@ -75,6 +75,9 @@ fn tags_iter(bytes: &[u8]) -> impl Iterator<Item = (&str, &str)> {
 pub struct ReceiptTimes(Option<(i64, i64)>);
 
 impl ReceiptTimes {
+    /// Those of readings that are not known: they may be any.
+    pub const ANY: ReceiptTimes = ReceiptTimes(Some((i64::MIN, i64::MAX)));
+
     /// Adds a receipt time (milliseconds since 1970).
     pub fn add(&mut self, ts_ms: i64) {
         self.join(ReceiptTimes(Some((ts_ms, ts_ms))));
