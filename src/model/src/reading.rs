@@ -55,6 +55,17 @@ impl ReadingKey {
         });
         ReadingKey { ts_ms, values_hash }
     }
+
+    /// The key of a reading with this many equal ones before it ([`ReadingRef::repeat`]).
+    ///
+    /// [`ReadingRef::repeat`]: super::ReadingRef::repeat
+    pub fn repeated(self, repeat: u32) -> ReadingKey {
+        let offset = u64::from(repeat).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        ReadingKey {
+            values_hash: self.values_hash.wrapping_add(offset),
+            ..self
+        }
+    }
 }
 
 fn value_hash(name: &str, value: ValueRef<'_>) -> u64 {

@@ -7,7 +7,8 @@ use hashbrown::HashTable;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::{
-    BYTES_MAX, FLAG_RECEIPT_TIME, HEAD_BYTES, NAMES_MAX, ReadingBatch, RowPosition, VALUES_MAX,
+    BYTES_MAX, FLAG_RECEIPT_TIME, FLAG_REPEATS, HEAD_BYTES, NAMES_MAX, ReadingBatch, RowPosition,
+    VALUES_MAX,
 };
 use crate::fields::{BucketFieldsFull, FieldGuard, FieldLimiter};
 use crate::ids::stable_hash;
@@ -68,6 +69,8 @@ pub struct BatchBuilder {
     batch: ReadingBatch,
     values: Vec<u8>,
     numbers: u8,
+    /// See [`super::ReadingRef::repeat`].
+    repeat: u32,
     /// Names of the values so far.
     used: Vec<u16>,
     /// The schema, if it is known before the values.
@@ -228,6 +231,7 @@ impl BatchBuilder {
         self.values.clear();
         self.used.clear();
         self.numbers = 0;
+        self.repeat = 0;
         self.like = None;
     }
 
@@ -267,6 +271,11 @@ impl BatchBuilder {
         self.used.push(index);
         self.put(value);
         Ok(())
+    }
+
+    /// Sets [`repeat`](super::ReadingRef::repeat) of the current reading.
+    pub fn repeats(&mut self, repeat: u32) {
+        self.repeat = repeat;
     }
 
     fn put(&mut self, value: ValueRef<'_>) {
@@ -343,7 +352,12 @@ impl BatchBuilder {
             None => None,
         };
         let tags_bytes: usize = tags.iter().map(|(k, v)| 3 + k.len() + v.len()).sum();
-        let record_bytes = HEAD_BYTES + sensor_id.len() + tags_bytes + self.values.len();
+        let (repeat_flag, repeat_bytes) = match self.repeat {
+            0 => (0, 0),
+            _ => (FLAG_REPEATS, size_of::<u32>()),
+        };
+        let record_bytes =
+            HEAD_BYTES + sensor_id.len() + tags_bytes + self.values.len() + repeat_bytes;
         self.check_room(record_bytes + self.schema_bytes())?;
         let schema = match self.like {
             Some(schema) => schema,
@@ -363,7 +377,7 @@ impl BatchBuilder {
         let records = &mut self.batch.records;
         records.reserve(record_bytes);
         let mut head = [0; HEAD_BYTES];
-        head[0] = if receipt_time { FLAG_RECEIPT_TIME } else { 0 };
+        head[0] = repeat_flag | if receipt_time { FLAG_RECEIPT_TIME } else { 0 };
         head[1..9].copy_from_slice(&ts_ms.to_le_bytes());
         head[9..11].copy_from_slice(&(sensor_id.len() as u16).to_le_bytes());
         head[11..13].copy_from_slice(&(tags_bytes as u16).to_le_bytes());
@@ -379,6 +393,7 @@ impl BatchBuilder {
             records.extend_from_slice(value.as_bytes());
         }
         records.extend_from_slice(&self.values);
+        records.extend_from_slice(&self.repeat.to_le_bytes()[..repeat_bytes]);
         self.batch.places.push(RowPosition {
             offset,
             hash: stable_hash(sensor_id),
@@ -423,7 +438,9 @@ impl BatchBuilder {
             }
         };
         let encoded = std::mem::take(&mut self.values);
+        let repeat = self.repeat;
         self.begin();
+        self.repeat = repeat;
         let mut changed = changed.into_iter().peekable();
         let mut cursor = Cursor { rest: &encoded };
         let mut apart = vec![];

@@ -8,7 +8,8 @@
 //!
 //! A record: flags (u8), time (i64 ms), length of the sensor id (u16), length of the tags (u16),
 //! schema (u32), number of numeric values (u8), length of the values (u32); then sensor id, tags,
-//! and one value ([`super::value`]) for each name of the schema. All numbers are little-endian.
+//! and one value ([`super::value`]) for each name of the schema; then, of a reading that repeats
+//! others, how many (u32). All numbers are little-endian.
 //! [`ReadingBatch::encode`] writes names and schemas before the records. The offset of each record
 //! and the hash of its sensor are kept separately, for the router.
 
@@ -20,10 +21,12 @@ pub use builder::{BatchBuilder, BuildError, Checks, Mark, SenderTag};
 
 use super::ids::stable_hash;
 use super::memory;
-use super::reading::Reading;
+use super::reading::{Reading, ReadingKey};
 use super::value::{Cursor, ValueRef};
 
 const FLAG_RECEIPT_TIME: u8 = 1;
+/// The record ends with [`ReadingRef::repeat`].
+const FLAG_REPEATS: u8 = 2;
 
 /// Bytes of a record before its sensor id.
 const HEAD_BYTES: usize = 1 + 8 + 2 + 2 + 4 + 1 + 4;
@@ -137,6 +140,10 @@ pub struct ReadingRef<'a> {
     pub ts_ms: i64,
     /// See [`Reading::receipt_time`].
     pub receipt_time: bool,
+    /// How many equal readings its sender sent before it that are other readings nevertheless; 0
+    /// for nearly all. An instance that forwards has given them their times, and the sensor had
+    /// none.
+    pub repeat: u32,
     /// The tags in canonical form; may be empty.
     pub tags: &'a [u8],
     /// Index for [`ReadingBatch::schema`].
@@ -359,12 +366,22 @@ impl ReadingBatch {
             tags: cursor.take(tags)?,
             payload: cursor.take(payload)?,
             names: self.schemas.get(schema as usize)?,
+            repeat: match flags & FLAG_REPEATS {
+                0 => 0,
+                _ => cursor.u32()?,
+            },
         };
         Some((reading, self.records.len() - cursor.rest.len()))
     }
 }
 
 impl<'a> ReadingRef<'a> {
+    /// The identity within its sensor. `batch`: the one that it is in.
+    pub fn key(&self, batch: &ReadingBatch) -> ReadingKey {
+        let values = self.values().map(|(name, value)| (batch.name(name), value));
+        ReadingKey::new(self.ts_ms, values).repeated(self.repeat)
+    }
+
     /// The sensor id, if the whole record is valid. Records from a file may not be.
     fn checked(&self) -> Option<&'a str> {
         let mut cursor = Cursor { rest: self.payload };

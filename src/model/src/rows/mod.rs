@@ -4,8 +4,9 @@
 //! A row: time (i64 ms), flags (u8), number of numeric values (u8), length of the values (u8), then
 //! the values in compact form ([`super::value`]), copied from the batch. A row with two numbers has
 //! 29 bytes. A row with another schema than the first, or with more than 255 bytes of values, is
-//! [`WIDE`]: instead of the length it has the schema and the length (u32 each). There is one
-//! allocation per bucket, or one per 4 KiB of a large one.
+//! [`WIDE`]: instead of the length it has the schema and the length (u32 each), and so is a row that
+//! [`REPEATS`] others, which has their number (u32) too. There is one allocation per bucket, or one
+//! per 4 KiB of a large one.
 //!
 //! The first rows of a bucket have their numbers in fewer bytes ([`packed`]), and are [`PACKED`]:
 //! most sensors send so rarely that they have no other rows, and the memory for these decides how
@@ -84,6 +85,8 @@ pub struct Row<'a> {
     pub ts_ms: i64,
     /// How it was received, and whether it may already be stored.
     pub flags: RowFlags,
+    /// See [`ReadingRef::repeat`](super::ReadingRef::repeat).
+    pub repeat: u32,
     numbers: u8,
     is_packed: bool,
     schema: &'a Arc<FieldSchema>,
@@ -113,9 +116,15 @@ impl<'a> Row<'a> {
         std::iter::from_fn(move || packed::value(&mut cursor))
     }
 
-    /// The identity of the reading within its sensor.
+    /// Time and values as a key: equal for readings that are equal, also if one
+    /// [repeats](Row::repeat) the other.
     pub fn key(&self) -> ReadingKey {
         ReadingKey::new(self.ts_ms, self.named())
+    }
+
+    /// The identity of the reading within its sensor.
+    pub fn identity(&self) -> ReadingKey {
+        self.key().repeated(self.repeat)
     }
 
     /// Size of this row as a BSON document.
@@ -149,6 +158,8 @@ const FLAGS_AT: usize = 8;
 const WIDE: u8 = 1 << 7;
 /// The bit of the flags of a row with packed numbers; none of [`RowFlags`].
 const PACKED: u8 = 1 << 6;
+/// The bit of the flags of a wide row that has [`Row::repeat`]; none of [`RowFlags`].
+const REPEATS: u8 = 1 << 5;
 /// The number of first rows that are packed. A sensor that sends rarely has fewer when it is written;
 /// in a bucket with many, packing would cost more time than its memory is worth.
 const PACKED_ROWS: u32 = 16;
@@ -209,6 +220,19 @@ impl Rows {
         numbers: u8,
         payload: &[u8],
     ) {
+        self.push_repeat(ts_ms, flags, 0, schema, numbers, payload);
+    }
+
+    /// Like [`Rows::push`], for a reading that repeats others ([`Row::repeat`]).
+    pub fn push_repeat(
+        &mut self,
+        ts_ms: i64,
+        flags: RowFlags,
+        repeat: u32,
+        schema: &Arc<FieldSchema>,
+        numbers: u8,
+        payload: &[u8],
+    ) {
         let bytes = stored_bytes(schema, numbers, payload.len());
         let mut short;
         let packed = if self.count < PACKED_ROWS {
@@ -218,8 +242,10 @@ impl Rows {
             None
         };
         match packed {
-            Some(values) => self.append_row(ts_ms, flags.0 | PACKED, schema, numbers, values),
-            None => self.append_row(ts_ms, flags.0, schema, numbers, payload),
+            Some(values) => {
+                self.append_row(ts_ms, flags.0 | PACKED, repeat, schema, numbers, values);
+            }
+            None => self.append_row(ts_ms, flags.0, repeat, schema, numbers, payload),
         }
         self.note(ts_ms, bytes);
     }
@@ -229,24 +255,31 @@ impl Rows {
         &mut self,
         ts_ms: i64,
         flags: u8,
+        repeat: u32,
         schema: &Arc<FieldSchema>,
         numbers: u8,
         payload: &[u8],
     ) {
         let index = self.schemas.index(schema);
         let data = match u8::try_from(payload.len()) {
-            Ok(bytes) if index == 0 => {
+            Ok(bytes) if index == 0 && repeat == 0 => {
                 let data = self.data.room(HEAD_BYTES + payload.len());
                 data.extend_from_slice(&ts_ms.to_le_bytes());
                 data.extend_from_slice(&[flags, numbers, bytes]);
                 data
             }
             _ => {
-                let data = self.data.room(HEAD_BYTES_WIDE + payload.len());
+                let (flag, repeat_bytes) = match repeat {
+                    0 => (WIDE, 0),
+                    _ => (WIDE | REPEATS, size_of::<u32>()),
+                };
+                let bytes = HEAD_BYTES_WIDE + repeat_bytes + payload.len();
+                let data = self.data.room(bytes);
                 data.extend_from_slice(&ts_ms.to_le_bytes());
-                data.extend_from_slice(&[flags | WIDE, numbers]);
+                data.extend_from_slice(&[flags | flag, numbers]);
                 data.extend_from_slice(&index.to_le_bytes());
                 data.extend_from_slice(&(payload.len() as u32).to_le_bytes());
+                data.extend_from_slice(&repeat.to_le_bytes()[..repeat_bytes]);
                 data
             }
         };
@@ -256,7 +289,8 @@ impl Rows {
     /// Appends a copy of a row.
     pub fn push_row(&mut self, row: &Row<'_>) {
         let flags = row.flags.0 | if row.is_packed { PACKED } else { 0 };
-        self.append_row(row.ts_ms, flags, row.schema, row.numbers, row.payload);
+        let Row { ts_ms, repeat, .. } = *row;
+        self.append_row(ts_ms, flags, repeat, row.schema, row.numbers, row.payload);
         self.note(row.ts_ms, row.stored_bytes());
     }
 
@@ -439,12 +473,13 @@ fn next_row<'a>(schemas: &'a RowSchemas, rest: &mut &'a [u8]) -> Option<Row<'a>>
     let payload = cursor.take(head.payload_bytes)?;
     *rest = cursor.rest;
     let ts_ms = head.ts_ms;
-    let flags = RowFlags(head.flags & !(WIDE | PACKED));
+    let flags = RowFlags(head.flags & !(WIDE | PACKED | REPEATS));
     let is_packed = head.flags & PACKED != 0;
     let numbers = head.numbers;
     Some(Row {
         ts_ms,
         flags,
+        repeat: head.repeat,
         numbers,
         is_packed,
         schema,
@@ -456,11 +491,12 @@ fn next_row<'a>(schemas: &'a RowSchemas, rest: &mut &'a [u8]) -> Option<Row<'a>>
 /// The part of a row before its values.
 struct Head {
     ts_ms: i64,
-    /// With [`WIDE`] and [`PACKED`].
+    /// With [`WIDE`], [`PACKED`] and [`REPEATS`].
     flags: u8,
     numbers: u8,
     schema: u32,
     payload_bytes: usize,
+    repeat: u32,
 }
 
 impl Head {
@@ -469,9 +505,10 @@ impl Head {
         let ts_ms = cursor.i64()?;
         let flags = cursor.u8()?;
         let numbers = cursor.u8()?;
-        let (schema, payload_bytes) = match flags & WIDE {
-            0 => (0, usize::from(cursor.u8()?)),
-            _ => (cursor.u32()?, cursor.u32()? as usize),
+        let (schema, payload_bytes, repeat) = match flags & (WIDE | REPEATS) {
+            0 => (0, usize::from(cursor.u8()?), 0),
+            WIDE => (cursor.u32()?, cursor.u32()? as usize, 0),
+            _ => (cursor.u32()?, cursor.u32()? as usize, cursor.u32()?),
         };
         Some(Head {
             ts_ms,
@@ -479,14 +516,15 @@ impl Head {
             numbers,
             schema,
             payload_bytes,
+            repeat,
         })
     }
 
     fn bytes(&self) -> usize {
-        if self.flags & WIDE == 0 {
-            HEAD_BYTES
-        } else {
-            HEAD_BYTES_WIDE
+        match self.flags & (WIDE | REPEATS) {
+            0 => HEAD_BYTES,
+            WIDE => HEAD_BYTES_WIDE,
+            _ => HEAD_BYTES_WIDE + size_of::<u32>(),
         }
     }
 }

@@ -22,7 +22,9 @@ pub(super) type Position = (u32, u32);
 pub(super) struct DedupWindow {
     /// Every stored reading at or after this time is in `keys`.
     from_ms: i64,
-    /// Sorted. Each key is stored, in flight or pending.
+    /// Sorted. Each key is stored, in flight or pending. Equal stored readings have the keys of
+    /// [repeated](ReadingKey::repeated) ones, so that a forwarded reading finds whether as many are
+    /// stored as its sender has sent up to it.
     keys: Vec<ReadingKey>,
     /// The subset of `keys` that others have stored. Sorted, repeated as often as stored.
     external: Vec<ReadingKey>,
@@ -58,7 +60,7 @@ impl DedupWindow {
             }
         }
         dedup.keys.sort();
-        dedup.keys.dedup();
+        number_equal(&mut dedup.keys);
         dedup.external.sort();
         dedup
     }
@@ -99,6 +101,25 @@ impl DedupWindow {
     pub(super) fn memory(&self) -> usize {
         size_of::<DedupWindow>()
             + (self.keys.capacity() + self.external.capacity()) * size_of::<ReadingKey>()
+    }
+}
+
+/// Gives equal keys, which are neighbours, those of repeated readings.
+fn number_equal(keys: &mut [ReadingKey]) {
+    let mut first = None;
+    let mut repeat = 0;
+    let mut is_sorted = true;
+    for key in keys.iter_mut() {
+        if first == Some(*key) {
+            repeat += 1;
+            *key = key.repeated(repeat);
+            is_sorted = false;
+        } else {
+            (first, repeat) = (Some(*key), 0);
+        }
+    }
+    if !is_sorted {
+        keys.sort();
     }
 }
 

@@ -66,6 +66,8 @@ pub struct PageLimits {
 pub(super) struct IncomingReading<'a> {
     pub ts_ms: i64,
     pub flags: RowFlags,
+    /// See [`model::ReadingRef::repeat`].
+    pub repeat: u32,
     /// When it came ([`super::arrivals`]), of one with the time of receipt.
     pub arrived_ms: i64,
     pub schema: &'a Arc<FieldSchema>,
@@ -75,7 +77,7 @@ pub(super) struct IncomingReading<'a> {
 
 impl IncomingReading<'_> {
     fn key(&self) -> ReadingKey {
-        ReadingKey::new(self.ts_ms, self.schema.values(self.payload))
+        ReadingKey::new(self.ts_ms, self.schema.values(self.payload)).repeated(self.repeat)
     }
 }
 

@@ -48,9 +48,10 @@ impl Pending {
     }
 
     pub(super) fn push(&mut self, reading: &IncomingReading<'_>) {
-        self.rows.push(
+        self.rows.push_repeat(
             reading.ts_ms,
             reading.flags,
+            reading.repeat,
             reading.schema,
             reading.numbers,
             reading.payload,
@@ -72,7 +73,7 @@ impl Pending {
             .get_or_insert_with(|| {
                 rows.iter()
                     .filter(|r| !r.flags.any(RowFlags::RECEIPT_TIME))
-                    .map(|r| r.key())
+                    .map(|r| r.identity())
                     .collect()
             });
         keys.contains(key)
@@ -196,7 +197,7 @@ impl Pending {
                 undecided = true;
                 return true;
             }
-            let key = row.key();
+            let key = row.identity();
             let stored = match (row.flags.any(RowFlags::RECEIPT_TIME), external.as_mut()) {
                 (true, external) => {
                     row.flags.suspect() && external.is_some_and(|f| f.claim(dedup, key))

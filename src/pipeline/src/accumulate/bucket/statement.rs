@@ -140,7 +140,7 @@ impl Bucket {
             dedup.extend(
                 rows.iter()
                     .filter(|r| !r.flags.any(RowFlags::RECEIPT_TIME))
-                    .map(|r| r.key()),
+                    .map(|r| r.identity()),
             );
             dedup.trim(keys_max);
         }

@@ -309,6 +309,7 @@ impl Shard {
                 let incoming = IncomingReading {
                     ts_ms: reading.ts_ms,
                     flags,
+                    repeat: reading.repeat,
                     arrived_ms,
                     schema: self.schemas.intern(batch, reading.schema),
                     numbers: reading.numbers,
