@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use super::mapping::{FirstRule, Mapper};
 use super::padding::unpadded;
-use super::{Context, Format, RejectReason, Rejects, TsUnit, otlp, remote_write};
+use super::{Context, Format, RejectReason, Rejects, TsUnit, forwarded, otlp, remote_write};
 use super::{binary, json, line, scalar, senml};
 use config::{Decoding, Otlp, RemoteWrite, mapping, nearest};
 use model::{BatchBuilder, compression};
@@ -24,6 +24,7 @@ enum Kind {
     Mapped(Arc<Mapper>),
     Otlp(otlp::Encoding, Arc<Otlp>),
     RemoteWrite(remote_write::Message, Arc<RemoteWrite>),
+    Forwarded,
 }
 
 impl From<Format> for Decoder {
@@ -33,6 +34,16 @@ impl From<Format> for Decoder {
 }
 
 impl Decoder {
+    /// The decoder of what another instance forwards ([`forwarded`]).
+    pub fn forwarded() -> Decoder {
+        Decoder(Kind::Forwarded)
+    }
+
+    /// Whether it is [`Decoder::forwarded`].
+    pub fn is_forwarded(&self) -> bool {
+        matches!(self.0, Kind::Forwarded)
+    }
+
     /// Decodes a payload. Appends its readings to `out` and its rejects to `rejects`.
     ///
     /// A well-formed payload without readings (`[]`) yields neither. `out` may already hold readings
@@ -74,6 +85,7 @@ impl Decoder {
             Kind::RemoteWrite(message, settings) => {
                 remote_write::decode(*message, payload, settings, cx, out, rejects);
             }
+            Kind::Forwarded => forwarded::decode(payload, cx, out, rejects),
         }
     }
 
@@ -82,7 +94,8 @@ impl Decoder {
         match &self.0 {
             Kind::BuiltIn(Format::Cbor | Format::MessagePack | Format::SenmlCbor)
             | Kind::Otlp(otlp::Encoding::Protobuf, _)
-            | Kind::RemoteWrite(..) => payload,
+            | Kind::RemoteWrite(..)
+            | Kind::Forwarded => payload,
             Kind::BuiltIn(
                 Format::Json | Format::Ndjson | Format::Scalar | Format::Line | Format::Senml,
             )
@@ -95,7 +108,7 @@ impl Decoder {
     pub fn first_rule(&self, payload: &[u8], topic: Option<&str>) -> Option<FirstRule> {
         match &self.0 {
             Kind::Mapped(mapper) => mapper.first_rule(self.unpadded(payload), topic),
-            Kind::BuiltIn(_) | Kind::Otlp(..) | Kind::RemoteWrite(..) => None,
+            Kind::BuiltIn(_) | Kind::Otlp(..) | Kind::RemoteWrite(..) | Kind::Forwarded => None,
         }
     }
 
@@ -103,7 +116,7 @@ impl Decoder {
     pub fn built_in(&self) -> Option<Format> {
         match &self.0 {
             Kind::BuiltIn(format) => Some(*format),
-            Kind::Mapped(_) | Kind::Otlp(..) | Kind::RemoteWrite(..) => None,
+            Kind::Mapped(_) | Kind::Otlp(..) | Kind::RemoteWrite(..) | Kind::Forwarded => None,
         }
     }
 
@@ -112,7 +125,7 @@ impl Decoder {
         match &self.0 {
             Kind::BuiltIn(format) => matches!(format, Format::Json | Format::Ndjson),
             Kind::Mapped(_) => true,
-            Kind::Otlp(..) | Kind::RemoteWrite(..) => false,
+            Kind::Otlp(..) | Kind::RemoteWrite(..) | Kind::Forwarded => false,
         }
     }
 
@@ -120,7 +133,7 @@ impl Decoder {
     pub fn ts_unit_usual(&self) -> Option<TsUnit> {
         match &self.0 {
             Kind::BuiltIn(format) => format.ts_unit_usual(),
-            Kind::Mapped(_) | Kind::Otlp(..) | Kind::RemoteWrite(..) => None,
+            Kind::Mapped(_) | Kind::Otlp(..) | Kind::RemoteWrite(..) | Kind::Forwarded => None,
         }
     }
 
@@ -133,7 +146,8 @@ impl Decoder {
             }
             Kind::BuiltIn(Format::Line | Format::Senml | Format::SenmlCbor)
             | Kind::Otlp(..)
-            | Kind::RemoteWrite(..) => &[],
+            | Kind::RemoteWrite(..)
+            | Kind::Forwarded => &[],
             Kind::Mapped(mapper) if mapper.has_topics() => &[],
             Kind::Mapped(_) => &["+/{sensor_id}/#"],
         }

@@ -3,8 +3,8 @@
 //!
 //! - Built-in formats: `json`, `scalar`, `line`, `binary` (CBOR, MessagePack) and `senml`;
 //!   [`sparkplug`], which keeps state; [`otlp`] for OpenTelemetry metrics; [`remote_write`] for
-//!   Prometheus. `mapping` applies the formats of the configuration. [`Decoder`] is any of them by
-//!   name.
+//!   Prometheus; [`forwarded`] from another instance. `mapping` applies the formats of the
+//!   configuration. [`Decoder`] is any of them by name.
 //! - Parts that they share: `context` is what the caller knows about a payload, `reading` defines
 //!   what a reading in the native format is, `token` the values of its members, `template` is the
 //!   fast path for similar readings, `time` and `names` hold the rules for times and names, `quota`
@@ -31,6 +31,7 @@ mod decoder;
 mod elements;
 #[cfg(test)]
 mod elements_tests;
+pub mod forwarded;
 mod json;
 #[cfg(test)]
 mod limits_tests;

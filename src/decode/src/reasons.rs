@@ -40,6 +40,9 @@ model::closed_set! {
         UnsupportedType => "unsupported_type",
         /// A value that its sender marks as bad or stale.
         BadQuality => "bad_quality",
+        /// Not a body of an instance that forwards, or one of a version that this instance does not
+        /// know.
+        InvalidBatch => "invalid_batch",
         /// Data after the end of the array or between the objects.
         TrailingData => "trailing_data",
         /// Nested deeper than 127 levels, which is also the limit of serde_json.

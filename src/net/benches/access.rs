@@ -63,7 +63,7 @@ fn decoding(config: &Config, body: &str, sender: Option<Arc<Grant>>, tag: Option
             ts_unit: Format::Line.ts_unit_usual(),
             ..Context::usual()
         };
-        Grant::apply(sender.as_ref(), tag.as_ref(), &mut out);
+        Grant::apply(sender.as_ref(), tag.as_ref(), false, &mut out);
         decode(Format::Line, body.as_bytes(), &cx, &mut out, &mut rejects);
         assert_eq!((out.finish().len(), rejects.total()), (READINGS, 0));
     })

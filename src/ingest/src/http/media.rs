@@ -4,7 +4,7 @@ use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderMap, HeaderValue};
 
 use super::error::IngestError;
-use decode::Format;
+use decode::{Decoder, Format, forwarded};
 
 /// Pairs `name=value`, which become an object. curl sends this type unless it is given another.
 const FORM: &str = "application/x-www-form-urlencoded";
@@ -26,7 +26,17 @@ const MEDIA_TYPES: [(&str, Format); 11] = [
 
 /// The names of the accepted media types, for error messages.
 pub(super) fn media_types() -> impl Iterator<Item = &'static str> {
-    MEDIA_TYPES.iter().map(|(name, _)| *name)
+    let names = MEDIA_TYPES.iter().map(|(name, _)| *name);
+    names.chain([forwarded::MEDIA_TYPE])
+}
+
+/// The decoder for Content-Type; see [`format_of`].
+pub(super) fn decoder_of(headers: &HeaderMap) -> Result<Decoder, IngestError> {
+    let given = headers.get(CONTENT_TYPE);
+    match given.is_some_and(|given| essence(given).eq_ignore_ascii_case(forwarded::MEDIA_TYPE)) {
+        true => Ok(Decoder::forwarded()),
+        false => format_of(headers).map(Decoder::from),
+    }
 }
 
 /// The format that Content-Type names; JSON if the header is missing. Parameters (`charset=utf-8`)

@@ -231,7 +231,9 @@ impl DecodeJob {
     fn decode(&self, inflated_max: u64) -> Result<DecodedBody, DecompressError> {
         let mut payload = self.options.encoding.inflate(&self.body, inflated_max)?;
         let importing = self.options.origin.importing;
-        let of_import = importing.then(|| {
+        // Its limits were applied where it was received, perhaps long ago.
+        let is_forwarded = self.options.decoder.is_forwarded();
+        let of_import = (importing || is_forwarded).then(|| {
             let limits = &self.decoding.limits;
             Limits {
                 past: self.decoding.import_past.max(limits.past),
@@ -266,6 +268,7 @@ impl DecodeJob {
         Grant::apply(
             self.sender.as_ref(),
             self.decoding.sender_tag.as_ref(),
+            is_forwarded,
             &mut builder,
         );
         let mut rejects = Rejects::new();

@@ -12,13 +12,14 @@ use axum::http::request::Parts;
 use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
 
-use super::admit::{Shared, shown_sender};
+use super::admit::{Sender, Shared, shown_sender};
 use super::answer::{self, Accepted};
 use super::error::IngestError;
 use super::form::Form;
 use super::media;
 use super::pipeline::{self, DecodeOptions, Origin};
 use decode::{UnknownFormat, UnknownName};
+use net::http::access_error::AccessError;
 use net::http::encoding::Encoding;
 
 pub(super) async fn post(State(shared): State<Arc<Shared>>, request: Request) -> Response {
@@ -63,8 +64,13 @@ fn decode_options(shared: &Shared, parts: &Parts) -> Result<DecodeOptions, Inges
             .formats
             .get(&name)
             .map_err(|e: UnknownFormat| error(e.to_string()))?,
-        None => media::format_of(&parts.headers)?.into(),
+        None => media::decoder_of(&parts.headers)?,
     };
+    if decoder.is_forwarded()
+        && let Some(grant) = Sender::find(parts)
+    {
+        grant.check_forward().map_err(AccessError::Denied)?;
+    }
     let ts_unit = ts_unit.or(decoder.ts_unit_usual());
     let form = media::is_form(&parts.headers).then(|| Form::of_body(&decoder));
     Ok(DecodeOptions {

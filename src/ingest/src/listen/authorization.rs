@@ -125,7 +125,9 @@ impl Authorization {
 fn close_reason(denied: Denied) -> CloseReason {
     match denied {
         Denied::Expired => CloseReason::Expired,
-        Denied::NotYetValid | Denied::Protocol | Denied::Write => CloseReason::Revoked,
+        Denied::NotYetValid | Denied::Protocol | Denied::Write | Denied::Forward => {
+            CloseReason::Revoked
+        }
     }
 }
 

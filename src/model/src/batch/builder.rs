@@ -95,13 +95,16 @@ pub struct BatchBuilder {
     is_overfull: bool,
 }
 
-/// The tag that records the sender of a reading. One that the reading has by itself never stays.
+/// The tag that records the sender of a reading. One that the reading has by itself does not stay,
+/// unless its sender is trusted.
 #[derive(Debug, Clone)]
 pub struct SenderTag {
     /// Its name, as stored.
     pub name: Arc<str>,
     /// The id of the sender; `None`: unknown, so no such tag is stored.
     pub id: Option<Arc<str>>,
+    /// Whether a reading that has this tag keeps it: it names the sender's own sender.
+    pub is_kept: bool,
 }
 
 /// Finds names or schemas by hash, once there are more than [`COMPARED_MAX`]. Each such batch has a
@@ -312,9 +315,12 @@ impl BatchBuilder {
         receipt_time: bool,
         tags: &[(&str, &str)],
     ) -> Result<(), BuildError> {
-        let Some(SenderTag { name, id }) = self.sender_tag.clone() else {
+        let Some(SenderTag { name, id, is_kept }) = self.sender_tag.clone() else {
             return self.commit_as_is(sensor_id, ts_ms, receipt_time, tags);
         };
+        if is_kept && tags.iter().any(|(key, _)| **key == *name) {
+            return self.commit_as_is(sensor_id, ts_ms, receipt_time, tags);
+        }
         let mut all = Vec::with_capacity(tags.len() + 1);
         all.extend(tags.iter().filter(|(key, _)| **key < *name));
         all.extend(id.as_deref().map(|id| (&*name, id)));

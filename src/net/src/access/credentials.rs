@@ -248,6 +248,7 @@ impl Credentials {
             write,
             read,
             via: Protocols::ALL,
+            forward: false,
             expires_ms: None,
             valid_from_ms: None,
             quota,

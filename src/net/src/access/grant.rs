@@ -91,6 +91,8 @@ pub struct Grant {
     pub read: Option<SensorPatterns>,
     /// The protocols that it may use.
     pub via: Protocols,
+    /// Whether it may forward what others have sent to it.
+    pub forward: bool,
     /// From this time on it is not valid, in milliseconds since 1970.
     pub expires_ms: Option<i64>,
     /// Before this time it is not valid, in milliseconds since 1970.
@@ -118,6 +120,9 @@ pub enum Denied {
     /// `write` is empty.
     #[error("may not write")]
     Write,
+    /// `forward` is not set.
+    #[error("may not forward")]
+    Forward,
 }
 
 impl Grant {
@@ -130,6 +135,7 @@ impl Grant {
             write: None,
             read: None,
             via: Protocols::ALL,
+            forward: true,
             expires_ms: None,
             valid_from_ms: None,
             quota,
@@ -170,17 +176,31 @@ impl Grant {
         }
     }
 
+    /// Checks whether it may forward readings.
+    ///
+    /// # Errors
+    /// It may not.
+    pub fn check_forward(&self) -> Result<(), Denied> {
+        match self.forward {
+            true => Ok(()),
+            false => Err(Denied::Forward),
+        }
+    }
+
     /// Applies the rules for single readings to those that `batch` decodes next. `sender_tag`: the
-    /// name of the tag that records the sender.
+    /// name of the tag that records the sender. `is_forwarded`: a reading that has such a tag keeps
+    /// it.
     pub fn apply(
         sender: Option<&Arc<Grant>>,
         sender_tag: Option<&Arc<str>>,
+        is_forwarded: bool,
         batch: &mut BatchBuilder,
     ) {
         batch.allow_only(sender.and_then(|grant| grant.write.clone()));
         let tag = sender.zip(sender_tag).map(|(grant, name)| SenderTag {
             name: name.clone(),
             id: Some(grant.id.clone()),
+            is_kept: is_forwarded,
         });
         batch.tag_sender(tag);
     }
@@ -188,7 +208,11 @@ impl Grant {
     /// Like [`Grant::apply`], for readings whose sender is not known any more: they keep no tag that
     /// looks like that of a sender.
     pub fn apply_forgotten(sender_tag: Option<&Arc<str>>, batch: &mut BatchBuilder) {
-        let tag = sender_tag.cloned().map(|name| SenderTag { name, id: None });
+        let tag = sender_tag.cloned().map(|name| SenderTag {
+            name,
+            id: None,
+            is_kept: false,
+        });
         batch.tag_sender(tag);
     }
 

@@ -38,7 +38,7 @@ pub(crate) enum InvalidToken {
     NotATable,
     #[error(
         "has an unknown key; expected id, sha256 (never the secret itself) or certificate = true, \
-         and optionally write, read, via, expires, note, rate"
+         and optionally write, read, via, forward, expires, note, rate"
     )]
     UnknownKey,
     #[error("has no id")]
@@ -74,6 +74,8 @@ pub(crate) enum InvalidToken {
     Via,
     #[error("via must not be empty; remove the token instead")]
     ViaEmpty,
+    #[error("forward must be true or false")]
+    Forward,
     #[error(
         "expires must be a date and time with an offset, such as 2027-01-31T12:00:00Z, or a date"
     )]
@@ -103,13 +105,14 @@ pub(super) fn parse_entry(
     senders: usize,
     fault: &mut impl FnMut(InvalidToken),
 ) -> Option<Entry> {
-    const KEYS: [&str; 9] = [
+    const KEYS: [&str; 10] = [
         "id",
         "sha256",
         "certificate",
         "write",
         "read",
         "via",
+        "forward",
         "expires",
         "note",
         "rate",
@@ -122,13 +125,14 @@ pub(super) fn parse_entry(
         fault(InvalidToken::UnknownKey);
     }
     let mut part = |result: Result<(), InvalidToken>| result.map_err(&mut *fault).is_ok();
-    let is_certificate = parse_certificate(entry);
+    let is_certificate = parse_flag(entry, "certificate", InvalidToken::Certificate);
     let hash = parse_hash(entry);
     let id = parse_id(entry);
     let own_id = id.unwrap_or_default();
     let write = parse_patterns(entry, "write", own_id);
     let read = parse_patterns(entry, "read", own_id);
     let via = parse_via(entry);
+    let forward = parse_flag(entry, "forward", InvalidToken::Forward);
     let expires = parse_expires(entry);
     let note = parse_note(entry);
     let quota = parse_rate(entry, defaults, senders);
@@ -140,6 +144,7 @@ pub(super) fn parse_entry(
         part(write.as_ref().map(drop).map_err(|e| *e)),
         part(read.as_ref().map(drop).map_err(|e| *e)),
         part(via.map(drop)),
+        part(forward.map(drop)),
         part(expires.map(drop)),
         part(note),
         part(quota.as_ref().map(drop).map_err(|e| *e)),
@@ -152,6 +157,7 @@ pub(super) fn parse_entry(
         write: write.ok()?,
         read: read.ok()?,
         via: via.ok()?,
+        forward: forward.ok()?,
         expires_ms: expires.ok()?,
         valid_from_ms: None,
         quota: quota.ok()?,
@@ -193,10 +199,12 @@ fn is_certificate(entry: &toml::Table) -> bool {
     entry.get("certificate").and_then(toml::Value::as_bool) == Some(true)
 }
 
-fn parse_certificate(entry: &toml::Table) -> Result<bool, InvalidToken> {
-    match entry.get("certificate") {
-        None | Some(toml::Value::Boolean(_)) => Ok(is_certificate(entry)),
-        Some(_) => Err(InvalidToken::Certificate),
+/// `false` if it is not there.
+fn parse_flag(entry: &toml::Table, key: &str, invalid: InvalidToken) -> Result<bool, InvalidToken> {
+    match entry.get(key) {
+        None => Ok(false),
+        Some(toml::Value::Boolean(flag)) => Ok(*flag),
+        Some(_) => Err(invalid),
     }
 }
 

@@ -69,9 +69,8 @@ impl AccessError {
             | AccessError::Denied(Denied::Expired | Denied::NotYetValid) => {
                 StatusCode::UNAUTHORIZED
             }
-            AccessError::Denied(Denied::Protocol | Denied::Write) | AccessError::NoIdentity => {
-                StatusCode::FORBIDDEN
-            }
+            AccessError::Denied(Denied::Protocol | Denied::Write | Denied::Forward)
+            | AccessError::NoIdentity => StatusCode::FORBIDDEN,
             AccessError::Quota(_) | AccessError::Paused { .. } => StatusCode::TOO_MANY_REQUESTS,
         }
     }
@@ -97,7 +96,8 @@ impl AccessError {
                 retry_after(headers, *seconds);
                 headers.insert(CONNECTION, HeaderValue::from_static("close"));
             }
-            AccessError::Denied(Denied::Protocol | Denied::Write) | AccessError::NoIdentity => {}
+            AccessError::Denied(Denied::Protocol | Denied::Write | Denied::Forward)
+            | AccessError::NoIdentity => {}
         }
     }
 }
@@ -113,7 +113,9 @@ impl Named for AccessError {
             AccessError::NoIdentity => "no_identity",
             AccessError::Denied(Denied::Expired) => "expired_token",
             AccessError::Denied(Denied::NotYetValid) => "token_not_yet_valid",
-            AccessError::Denied(Denied::Protocol | Denied::Write) => "not_allowed",
+            AccessError::Denied(Denied::Protocol | Denied::Write | Denied::Forward) => {
+                "not_allowed"
+            }
             AccessError::Quota(_) => "quota",
             AccessError::Paused { .. } => "paused",
         }
@@ -146,6 +148,10 @@ fn denied_text(denied: Denied) -> &'static str {
         Denied::Write => {
             "this token may not write readings (`write` in the tokens file, or the JWT's claim, is \
              empty)"
+        }
+        Denied::Forward => {
+            "this token may not forward what others have sent; give its entry in the tokens file \
+             `forward = true`"
         }
     }
 }

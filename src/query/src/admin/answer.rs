@@ -48,8 +48,8 @@ pub(super) enum ApiError {
         Denied::Expired => "token expired; use a new one to read",
         Denied::NotYetValid => "token not valid yet (`nbf`); compare the clocks of its issuer and \
             of this machine",
-        Denied::Protocol | Denied::Write => "this token may not be used over HTTP (`via` in the \
-            tokens file)",
+        Denied::Protocol | Denied::Write | Denied::Forward => "this token may not be used over HTTP \
+            (`via` in the tokens file)",
     })]
     Denied(Denied),
     #[error("{name}: {problem}")]

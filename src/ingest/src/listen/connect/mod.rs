@@ -336,7 +336,7 @@ pub(super) fn authenticate(
         .map_err(|denied| match denied {
             Denied::Expired => ConnectError::Expired,
             Denied::NotYetValid => ConnectError::NotYetValid,
-            Denied::Protocol | Denied::Write => ConnectError::NotAllowed,
+            Denied::Protocol | Denied::Write | Denied::Forward => ConnectError::NotAllowed,
         })?;
     grant.usage.note_used(now_ms);
     Ok(grant)

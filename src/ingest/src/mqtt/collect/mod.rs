@@ -454,7 +454,7 @@ impl Collector {
         if message.is_sender_forgotten {
             Grant::apply_forgotten(sender_tag, &mut self.batch);
         } else {
-            Grant::apply(message.sender.as_ref(), sender_tag, &mut self.batch);
+            Grant::apply(message.sender.as_ref(), sender_tag, false, &mut self.batch);
         }
         self.decode(message, route, received_at_ms);
         self.rejects.note_ranges(&mut self.batch);
