@@ -1525,7 +1525,7 @@ _hourbucket() {
             return 0
             ;;
         hourbucket__subcmd__tokens__subcmd__add)
-            opts="-h --certificate --write --no-write --read --no-read --via --expires --note --rate --file --config --help"
+            opts="-h --certificate --write --no-write --read --no-read --via --forward --expires --note --rate --file --config --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

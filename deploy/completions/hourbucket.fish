@@ -220,6 +220,7 @@ complete -c hourbucket -n "__fish_hourbucket_using_subcommand tokens; and __fish
 complete -c hourbucket -n "__fish_hourbucket_using_subcommand tokens; and __fish_seen_subcommand_from add" -l certificate -d 'The entry is for the client certificate with this name, and has no secret; the id may have 128 characters, also . : @ / | + ='
 complete -c hourbucket -n "__fish_hourbucket_using_subcommand tokens; and __fish_seen_subcommand_from add" -l no-write -d 'It may not write'
 complete -c hourbucket -n "__fish_hourbucket_using_subcommand tokens; and __fish_seen_subcommand_from add" -l no-read -d 'It may not read'
+complete -c hourbucket -n "__fish_hourbucket_using_subcommand tokens; and __fish_seen_subcommand_from add" -l forward -d 'It is of an instance that forwards what others have sent to it, also history'
 complete -c hourbucket -n "__fish_hourbucket_using_subcommand tokens; and __fish_seen_subcommand_from add" -s h -l help -d 'Print help'
 complete -c hourbucket -n "__fish_hourbucket_using_subcommand tokens; and __fish_seen_subcommand_from list" -l last-used -d 'Where a service keeps when they were last used; can be repeated, for several services; default: last-used.json in journal.dir of the configuration' -r -F
 complete -c hourbucket -n "__fish_hourbucket_using_subcommand tokens; and __fish_seen_subcommand_from list" -l file -d 'The tokens file; default: http.tokens_file, or listen.mqtt.tokens_file, of the configuration' -r -F

@@ -13,6 +13,7 @@ mod catalog_writes;
 mod command_line;
 mod config;
 mod deploy;
+mod forward;
 mod fuzz_corpus;
 mod journal;
 mod monitoring_files;

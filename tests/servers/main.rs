@@ -21,6 +21,7 @@ mod exactly_once_clocks;
 mod export;
 mod failing_commands;
 mod figures;
+mod forward;
 mod guides;
 mod import;
 mod influx;

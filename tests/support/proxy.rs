@@ -1,6 +1,6 @@
-//! The network between the service and a real MongoDB: a proxy on loopback that delays data by time
-//! and by size, stops one direction, withholds the answers to certain commands, and cuts
-//! connections.
+//! The network between the service and a real MongoDB, or another instance: a proxy on loopback that
+//! delays data by time and by size, stops one direction, withholds the answers to certain commands, and
+//! cuts connections.
 //!
 //! Each direction of a connection has a queue, and each chunk is written when it is due. So a delay
 //! adds to the round trip and does not reduce the throughput, as on a real line; a size limit
@@ -90,6 +90,11 @@ impl Proxy {
     /// to the member.
     pub fn uri(&self) -> String {
         format!("mongodb://{}/?directConnection=true", self.address)
+    }
+
+    /// The URL for a client of HTTP.
+    pub fn http(&self) -> String {
+        format!("http://{}", self.address)
     }
 
     /// Delays each direction by half of `round_trip`.

@@ -64,23 +64,30 @@ const lateRule = ({ silent_after_seconds: after }) =>
   "Late: nothing has arrived for three times the sensor's usual interval, at least 5 min; for 1 h while its interval " +
   `is unknown. Silent: nothing for ${duration(after)} (sensors.silent_after), at any instance.`;
 
-// ---- store, brokers, rejects
+// ---- store or centre, brokers, rejects
 
 function stateCards(parent) {
   const store = rowsCard("Store");
+  const centre = rowsCard("Centre");
   const brokers = { body: h("div", { class: "scroll" }) };
   const refused = { body: h("div") };
   const outside = { body: h("div") };
   const since = (what) => h("p", { class: "quiet" }, `${what} since the service started.`);
   store.element.append(since("Means and counts"));
+  centre.element.append(since("Counts"));
   parent.append(
     store.element,
+    centre.element,
     card("MQTT brokers", brokers.body, since("Reconnects and full windows")),
     card("Refused", refused.body, outside.body, since("Counts")),
   );
   return () => {
     if (!live.metrics) return;
-    store.show(storeRows());
+    const forwards = Boolean(live.ready.forward);
+    store.element.hidden = forwards;
+    centre.element.hidden = !forwards;
+    if (forwards) centre.show(centreRows());
+    else store.show(storeRows());
     showBrokers(brokers.body);
     showRefused(refused.body);
     showOutside(outside.body);
@@ -139,6 +146,27 @@ function storeRows() {
       errors.length ? errors.map(([kind, n]) => `${kind} ${count(n)}`).join(", ") : "0",
       errors.length && "bad",
     ],
+  ];
+}
+
+/** Of an instance that forwards its readings: the one that they go to. */
+function centreRows() {
+  const { metrics, ready } = live;
+  const { url, ok, error, failing_seconds: failing, oldest_seconds: oldest } = ready.forward;
+  const requests = [...by(metrics, "forward_requests_total", "result")].filter(([, n]) => n > 0);
+  const failed = requests.filter(([result]) => !["ok", "too_large"].includes(result));
+  const readings = sum(metrics, "forward_readings_total");
+  const rejected = sum(metrics, "forward_rejected_total");
+  const sent = sum(metrics, "forward_bytes_total");
+  return [
+    ["Address", url],
+    ["State", ok ? "takes readings" : `takes none for ${duration(failing)}: ${error}`, ok ? "good" : "bad"],
+    ["Oldest not forwarded", oldest == null ? NONE : duration(oldest)],
+    ["Journal lasts", duration(ready.journal?.lasts_seconds)],
+    ["Forwarded", count(readings)],
+    ["Bytes a reading", readings > 0 ? rate(sent / readings) : NONE],
+    ["Rejected", count(rejected), rejected > 0 && "bad"],
+    ["Failed requests", failed.length ? failed.map(([result, n]) => `${result} ${count(n)}`).join(", ") : "0"],
   ];
 }
 

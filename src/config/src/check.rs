@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::reader::Report;
 use super::units::{DAY, write_duration, write_size};
-use super::{AckMode, Config, check_mqtt, fields, is_loopback, ranges};
+use super::{AckMode, Config, check_mqtt, fields, forward, is_loopback, ranges};
 use model::Zone;
 
 /// The longest `bucket.span` with a daily rollup.
@@ -37,6 +37,7 @@ pub(super) fn combinations(config: &Config, report: &mut Report) {
     sizes(config, report);
     times(config, report);
     rollup(config, report);
+    forward::combinations(config, report);
     let sensors = &config.sensors;
     let retired_min = 2 * sensors.silent_after;
     impossible! { report;

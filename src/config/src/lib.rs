@@ -33,6 +33,7 @@ mod dump;
 mod error;
 mod fields;
 mod formats;
+mod forward;
 mod kinds;
 mod live;
 mod load;
@@ -62,6 +63,7 @@ pub use error::{ConfigErrors, Problem};
 pub use fields::Field;
 pub use formats::SPARKPLUG;
 pub use formats::{Limits, Line, Native, Nested, Otlp, PointAttributes, RemoteWrite, ScalarFormat};
+pub use forward::{Forward, ForwardCompression, ForwardOrder};
 pub use kinds::Secret;
 pub use live::{Live, Setter};
 pub use load::load_for_new_tokens;
@@ -104,6 +106,7 @@ settings! {
         admin: Admin = Admin::default(), Section;
         promql: Promql = Promql::default(), Section;
         store: Store = Store::default(), Section;
+        forward: Forward = Forward::default(), Section;
         bucket: Bucket = Bucket::default(), Section;
         flush: Flush = Flush::default(), Section;
         accumulate: Accumulate = Accumulate::default(), Section;
@@ -158,6 +161,8 @@ pub struct Decoding {
     pub remote_write: RemoteWrite,
     /// `ingest.sender_tag`
     pub sender_tag: Option<Arc<str>>,
+    /// Whether it takes what other instances forward: not if it sends that out of order.
+    pub takes_forwarded: bool,
 }
 
 impl Config {
@@ -191,6 +196,7 @@ impl Config {
             remote_write: self.remote_write.clone(),
             formats: self.formats.clone(),
             sender_tag: self.ingest.sender_tag.clone(),
+            takes_forwarded: self.forward.order == ForwardOrder::Oldest,
         }
     }
 }

@@ -27,6 +27,8 @@ impl Loaded {
                 http.and_then(|http| http.tls.key_file.as_deref()),
             ),
             ("admin.tls.key_file", config.admin.tls.key_file.as_deref()),
+            ("forward.token_file", config.forward.token_file.as_deref()),
+            ("forward.key_file", config.forward.key_file.as_deref()),
             (
                 "listen.mqtt.tokens_file",
                 direct.and_then(|mqtt| mqtt.tokens_file.as_deref()),

@@ -36,6 +36,7 @@ impl Config {
             .chain(of_brokers)
             .chain(in_clear)
             .chain(plain)
+            .chain(self.forward_in_clear())
             .chain(self.small_journal())
             .chain(self.replaced_options())
             .chain(self.host_without_nodes())
@@ -52,6 +53,18 @@ impl Config {
                  and waits for store.write_concern and the journal of MongoDB; remove them",
                 names.join(", ")
             )
+        })
+    }
+
+    fn forward_in_clear(&self) -> Option<String> {
+        let authority = self.forward.url.as_ref()?.strip_prefix("http://")?;
+        let host = authority
+            .rsplit_once(':')
+            .map_or(authority, |(host, _)| host);
+        (!["127.0.0.1", "[::1]", "localhost"].contains(&host)).then(|| {
+            "forward.url is http://, so the token and readings are sent unencrypted; use https://, \
+             or make sure that only you use the network (a VPN)"
+                .to_owned()
         })
     }
 

@@ -5,7 +5,7 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD as BASE64;
 
 use crate::maintain::time;
-use model::DeadLetter;
+use model::{DeadLetter, glob};
 
 /// Selects dead letters; all conditions must match.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -28,6 +28,30 @@ impl DeadLetterFilter {
     /// Whether it matches every dead letter.
     pub fn is_all(&self) -> bool {
         *self == DeadLetterFilter::default()
+    }
+
+    /// Whether it matches this dead letter.
+    pub fn matches(&self, dead_letter: &DeadLetter) -> bool {
+        let DeadLetter {
+            received_at_ms,
+            source,
+            topic,
+            reason,
+            ..
+        } = dead_letter;
+        (self.reasons.is_empty() || self.reasons.contains(reason))
+            && !self.except_reasons.contains(reason)
+            && (self.sources.is_empty() || self.sources.contains(source))
+            && self
+                .topic
+                .as_ref()
+                .is_none_or(|pattern| glob::matches(pattern, topic))
+            && self
+                .since_ms
+                .is_none_or(|since_ms| *received_at_ms >= since_ms)
+            && self
+                .until_ms
+                .is_none_or(|until_ms| *received_at_ms < until_ms)
     }
 }
 
@@ -81,6 +105,75 @@ mod tests {
             ("ü_*", "^ü\\_.*$"),
         ] {
             assert_eq!(pattern_of(glob), pattern);
+        }
+    }
+
+    #[test]
+    fn a_filter_selects_what_its_conditions_match() {
+        let dead_letter = DeadLetter::keep(1000, "mqtt", "sensors/a/temp", b"x", "too_old", "d");
+        let all = DeadLetterFilter::default;
+        let topic = |glob: &str| DeadLetterFilter {
+            topic: Some(glob.to_owned()),
+            ..all()
+        };
+        assert!(all().matches(&dead_letter));
+        for (glob, is_match) in [
+            ("*", true),
+            ("sensors/*/te?p", true),
+            ("*a*te*p", true),
+            ("sensors/a", false),
+            ("*temp?", false),
+            ("?ensors/a/temp**", true),
+            ("", false),
+        ] {
+            assert_eq!(topic(glob).matches(&dead_letter), is_match, "{glob}");
+        }
+        for (filter, is_match) in [
+            (
+                DeadLetterFilter {
+                    reasons: vec!["too_old".into()],
+                    ..all()
+                },
+                true,
+            ),
+            (
+                DeadLetterFilter {
+                    reasons: vec!["other".into()],
+                    ..all()
+                },
+                false,
+            ),
+            (
+                DeadLetterFilter {
+                    except_reasons: vec!["too_old".into()],
+                    ..all()
+                },
+                false,
+            ),
+            (
+                DeadLetterFilter {
+                    sources: vec!["http".into()],
+                    ..all()
+                },
+                false,
+            ),
+            (
+                DeadLetterFilter {
+                    since_ms: Some(1000),
+                    until_ms: Some(1001),
+                    ..all()
+                },
+                true,
+            ),
+            (
+                DeadLetterFilter {
+                    until_ms: Some(1000),
+                    ..all()
+                },
+                false,
+            ),
+        ] {
+            assert_eq!(filter.matches(&dead_letter), is_match, "{filter:?}");
         }
     }
 

@@ -24,6 +24,7 @@
 //!   per request.
 
 mod ability;
+mod absent;
 pub mod catalog;
 pub mod columns;
 pub mod day_readings;
@@ -43,6 +44,7 @@ pub mod summary_pages;
 pub mod tier;
 
 pub use ability::{Ability, Outcome};
+pub use absent::NoStore;
 pub use error::{PrepareError, PrepareErrorEnd, StoreError, StoreErrorKind};
 
 use std::pin::Pin;

@@ -86,6 +86,22 @@ closed_set! {
         Refused => "refused",
     }
 
+    /// The result of a request to the centre.
+    pub enum ForwardResult {
+        /// Every reading is accepted or rejected.
+        Ok => "ok",
+        /// It is sent again in parts.
+        TooLarge => "too_large",
+        /// A status that passes.
+        Busy => "busy",
+        /// The token is not accepted, or may not forward.
+        Unauthorized => "unauthorized",
+        /// Another status or answer; an operator must do something.
+        Refused => "refused",
+        /// There was no answer.
+        Failed => "failed",
+    }
+
     /// The outcome of days that were due.
     pub enum DayResult {
         /// Their documents are written.

@@ -139,7 +139,7 @@ declare! {
     gauge journal_commit_age_seconds() in "seconds";
 
     /// 1 while MongoDB answers pings and no kind of request that readings need (prepare, write,
-    /// load) fails.
+    /// load) fails; and with forward.url, which needs no MongoDB.
     gauge store_up() in "0 or 1", zero ();
 
     /// 1 for the storage mode in use; absent until MongoDB has been reached.
@@ -219,6 +219,25 @@ declare! {
 
     /// Commands that remove old readings and failed; they are repeated.
     counter readings_removal_errors_total() in "commands", zero ();
+
+    /// Age of the oldest reading that is journaled and that the centre has not acknowledged; absent
+    /// without forward.url.
+    gauge forward_oldest_seconds() in "seconds";
+
+    /// Readings that the centre has acknowledged, also again.
+    counter forward_readings_total() in "readings", zero ();
+
+    /// Bytes of bodies sent to the centre, after compression, also of those without an answer.
+    counter forward_bytes_total() in "bytes", zero ();
+
+    /// Requests to the centre, by result: ok, too_large (sent again in parts), busy (429, 503 and
+    /// other statuses that pass), unauthorized (401, 403), refused (any other answer), failed (no
+    /// answer).
+    counter forward_requests_total(result: ForwardResult) in "requests",
+        zero (result in ForwardResult::ALL);
+
+    /// Readings that the centre rejected; they are kept in the file of rejects.
+    counter forward_rejected_total() in "readings", zero ();
 
     /// Days of sensors that changed since their document was computed, including the open days.
     gauge rollup_pending() in "days", zero ();

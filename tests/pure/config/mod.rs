@@ -31,6 +31,7 @@ impl Place {
         place.file("server.pem", "");
         place.file("server.key", "");
         place.file("mqtt-password", "from-file\n");
+        place.file("forward-token", "site.secret\n");
         place
     }
 
@@ -53,6 +54,7 @@ impl Place {
             "client.key",
             "server.pem",
             "server.key",
+            "forward-token",
             "mqtt-password",
         ] {
             text = text.replace(

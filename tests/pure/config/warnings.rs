@@ -113,3 +113,27 @@ fn the_shipped_settings_have_no_warning() {
         assert_eq!(place.good(text, &[]).warnings(), [""; 0], "{text}");
     }
 }
+
+#[test]
+fn forwarding_without_encryption_is_a_warning() {
+    let place = Place::new();
+    let warnings = |url: &str| {
+        let text = format!("[forward]\nurl = \"{url}\"\n");
+        place.good(&text, &[]).warnings()
+    };
+    for url in [
+        "https://centre:8080",
+        "http://localhost:8080",
+        "http://[::1]:8080",
+        "http://127.0.0.1",
+    ] {
+        assert_eq!(warnings(url), [""; 0], "{url}");
+    }
+    for url in [
+        "http://centre:8080",
+        "http://centre",
+        "http://[2001:db8::1]:80",
+    ] {
+        assert!(warnings(url)[0].contains("unencrypted"), "{url}");
+    }
+}

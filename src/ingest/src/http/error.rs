@@ -113,6 +113,11 @@ pub(crate) enum IngestError {
          differ); nothing was accepted; send the readings with a different key"
     )]
     KeyReused,
+    #[error(
+        "this instance sends its newest readings first (forward.order), and equal readings of \
+         other instances must stay in order; write forward.order = \"oldest\" here"
+    )]
+    NewestFirst,
     #[error("too many concurrent requests; try again later")]
     Concurrency,
     #[error("memory budget for request bodies used up; try again later")]
@@ -159,7 +164,7 @@ impl IngestError {
             | IngestError::NoQueries
             | IngestError::NoQueryValues
             | IngestError::Key(_) => StatusCode::BAD_REQUEST,
-            IngestError::KeyInFlight => StatusCode::CONFLICT,
+            IngestError::KeyInFlight | IngestError::NewestFirst => StatusCode::CONFLICT,
             IngestError::KeyReused => StatusCode::UNPROCESSABLE_ENTITY,
             IngestError::Corrupt { .. } | IngestError::BodyBroken { .. } => StatusCode::BAD_REQUEST,
             IngestError::MediaType { .. }
@@ -217,6 +222,7 @@ impl IngestError {
             IngestError::Key(_) => "bad_idempotency_key",
             IngestError::KeyInFlight => "idempotency_key_in_flight",
             IngestError::KeyReused => "idempotency_key_reused",
+            IngestError::NewestFirst => "newest_first",
             IngestError::Concurrency
             | IngestError::Memory
             | IngestError::Admission(AdmissionError::Busy) => "busy",

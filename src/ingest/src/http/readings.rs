@@ -66,10 +66,13 @@ fn decode_options(shared: &Shared, parts: &Parts) -> Result<DecodeOptions, Inges
             .map_err(|e: UnknownFormat| error(e.to_string()))?,
         None => media::decoder_of(&parts.headers)?,
     };
-    if decoder.is_forwarded()
-        && let Some(grant) = Sender::find(parts)
-    {
-        grant.check_forward().map_err(AccessError::Denied)?;
+    if decoder.is_forwarded() {
+        if let Some(grant) = Sender::find(parts) {
+            grant.check_forward().map_err(AccessError::Denied)?;
+        }
+        if !shared.decoding.takes_forwarded {
+            return Err(IngestError::NewestFirst);
+        }
     }
     let ts_unit = ts_unit.or(decoder.ts_unit_usual());
     let form = media::is_form(&parts.headers).then(|| Form::of_body(&decoder));

@@ -92,6 +92,8 @@ pub struct Admin {
     port: (Arc<Port>, PortSetter),
     certificates: Option<Certificates>,
     reads: Option<(Arc<ReadService>, config::Promql)>,
+    /// Where readings are, if none are stored here.
+    elsewhere: Option<String>,
     access: Access,
     clock: Arc<dyn Clock>,
 }
@@ -148,6 +150,7 @@ impl Admin {
             port,
             certificates,
             reads: None,
+            elsewhere: None,
             access,
             clock,
         })
@@ -177,6 +180,18 @@ impl Admin {
         }
     }
 
+    /// For an instance that stores no readings: the answer to who asks for some, and who may use what
+    /// this port has besides.
+    #[must_use]
+    pub fn with_reads_elsewhere(self, elsewhere: String, tokens: TokenSource) -> Admin {
+        let access = Access::new(tokens, self.addr, self.clock.clone());
+        Admin {
+            elsewhere: Some(elsewhere),
+            access,
+            ..self
+        }
+    }
+
     /// The bound address. Differs from the setting if that has port 0.
     pub fn local_addr(&self) -> SocketAddr {
         self.addr
@@ -188,7 +203,8 @@ impl Admin {
         if let Some(certificates) = self.certificates.clone() {
             tokio::spawn(certificates.watch(shutdown.clone()));
         }
-        let routes = watch::Sender::new(router(self.health, self.reads, self.access)).subscribe();
+        let routes = router(self.health, self.reads, self.elsewhere, self.access);
+        let routes = watch::Sender::new(routes).subscribe();
         let end = End {
             token: shutdown,
             last_answers: LAST_ANSWERS,
@@ -200,16 +216,19 @@ impl Admin {
 fn router(
     health: Arc<Health>,
     reads: Option<(Arc<ReadService>, config::Promql)>,
+    elsewhere: Option<String>,
     access: Access,
 ) -> Router {
     let [root, metrics, livez, readyz, openapi, _] = ROUTES;
-    let not_found = async || {
-        error(
-            StatusCode::NOT_FOUND,
-            "not_found",
-            &format!("unknown path; /openapi.json lists the paths of this port; {TO_SEND}"),
-        )
+    let (unknown, of_reads) = match elsewhere {
+        Some(elsewhere) => (format!("{elsewhere}; {TO_SEND}"), Router::new()),
+        None => (
+            format!("unknown path; /openapi.json lists the paths of this port; {TO_SEND}"),
+            prometheus::routes(reads.clone(), access.clone())
+                .merge(api::routes(reads.map(|(reads, _)| reads), access.clone())),
+        ),
     };
+    let not_found = async move || error(StatusCode::NOT_FOUND, "not_found", &unknown);
     let not_allowed = async || {
         error(
             StatusCode::METHOD_NOT_ALLOWED,
@@ -228,8 +247,7 @@ fn router(
         .route(readyz, get(ready))
         .route(openapi, get(async || text("application/json", OPENAPI)))
         .with_state(health)
-        .merge(prometheus::routes(reads.clone(), access.clone()))
-        .merge(api::routes(reads.map(|(reads, _)| reads), access.clone()))
+        .merge(of_reads)
         .layer(from_fn(compressed::compress))
         // Its lines must not wait in a compressor.
         .merge(tail::routes(access))

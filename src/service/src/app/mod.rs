@@ -9,6 +9,9 @@
 //!                                                               └──> rollup (shared state, rollup.max_bytes) ──┘
 //! ```
 //!
+//! With `[forward]` the journal is followed by lanes that send it to another instance (`forward`), and
+//! there is neither router nor store.
+//!
 //! Start (`start`, with `context`, `ports` and `stages`): store (nothing is sent) → shards →
 //! journal or admission → router → ports → brokers. Meanwhile the collections are prepared; the
 //! first permit is released after that. End (`shut_down`): the phases of [`crate::shutdown`],
@@ -17,6 +20,7 @@
 mod catalog;
 mod context;
 mod files;
+mod forward;
 mod journal_report;
 mod last_used;
 mod on_store;

@@ -9,9 +9,10 @@ use tokio::task::JoinHandle;
 use super::StartError;
 use super::context::ServiceContext;
 use super::rollup::Rollups;
+use ::forward::ForwardStatus;
 use config::{AckMode, Config, Decoding, Live};
 use journal::admission::IngestReceiver;
-use journal::{Journal, JournalHandle};
+use journal::{Follower, Journal, JournalHandle};
 use model::catalog::arrival_step_ms;
 use model::summary::PAGE_SUMMARY_BYTES_MAX;
 use pipeline::accumulate::state::ShardSettings;
@@ -46,6 +47,8 @@ pub(super) struct Stages {
     pub(super) gauges: Vec<Arc<ShardGauges>>,
     pub(super) latest_gauges: Vec<Arc<LatestGauges>>,
     pub(super) oldest: Arc<Oldest>,
+    /// With `[forward]`; then there are no shards.
+    pub(super) forward: Option<Arc<ForwardStatus>>,
 }
 
 /// Knows which readings are not stored, with a journal and without one.
@@ -110,6 +113,10 @@ impl ServiceContext {
         ingest_batches: IngestReceiver,
         repeats: bool,
     ) -> Result<(Stages, Vec<QueryHandle>), StartError> {
+        if self.config.forward.is_on() {
+            let stages = self.forwarding_stages(ingest_batches).await?;
+            return Ok((stages, vec![]));
+        }
         let oldest = Arc::new(Oldest::default());
         let (dead_handle, dead) = DeadLetters::new(
             self.flusher.clone(),
@@ -139,6 +146,7 @@ impl ServiceContext {
                 gauges,
                 latest_gauges,
                 oldest,
+                forward: None,
             },
             query_handles,
         ))
@@ -260,6 +268,19 @@ impl ServiceContext {
             });
             return Ok((task, None));
         }
+        let (journal, follower) = self.open_journal(ingest_batches).await?;
+        let task = self.spawn_storing(
+            "router",
+            async move { ended(router.follow(follower).await) },
+        );
+        Ok((task, Some(journal)))
+    }
+
+    /// Opens the journal and starts its writer.
+    pub(super) async fn open_journal(
+        &self,
+        ingest_batches: IngestReceiver,
+    ) -> Result<(Journal, Follower), StartError> {
         let broken = self.failure_signal.clone();
         let env = journal::JournalDeps {
             fs: Arc::new(journal::fs::RealFs),
@@ -275,10 +296,7 @@ impl ServiceContext {
             .journal
             .start(ingest_batches)
             .map_err(StartError::JournalThreads)?;
-        let task = self.spawn_storing("router", async move {
-            ended(router.follow(opened.follower).await)
-        });
-        Ok((task, Some(opened.journal)))
+        Ok((opened.journal, opened.follower))
     }
 }
 

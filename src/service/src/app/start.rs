@@ -14,6 +14,7 @@ use super::last_used::LastUsedFile;
 use super::ports::{IngestPorts, start_front};
 use super::rollup::weightings;
 use super::stages::{Stages, Unstored};
+use ::forward::ClientError;
 use config::Config;
 use ingest::http::{HttpError, HttpIngest};
 use ingest::listen::{ListenError, MqttListener};
@@ -71,6 +72,9 @@ pub enum StartError {
     /// The threads of the journal.
     #[error(transparent)]
     JournalThreads(std::io::Error),
+    /// The files that `[forward]` names.
+    #[error(transparent)]
+    Forward(#[from] ClientError),
 }
 
 impl Service {
@@ -124,6 +128,8 @@ impl Service {
             .with_silence(silence.clone());
         let admin = if repeats {
             admin
+        } else if let Some(elsewhere) = config.forward.elsewhere() {
+            admin.with_reads_elsewhere(elsewhere, readers)
         } else {
             admin.with_reads(Arc::new(reads), config.promql.clone(), readers)
         };
@@ -199,6 +205,15 @@ impl ServiceContext {
         let gauges = stages.gauges.clone();
         let latest_gauges = stages.latest_gauges.clone();
         let journal = stages.journal.as_ref().map(Journal::handle);
+        if let Some(status) = &stages.forward {
+            let report = self.clone().report_forward(status.clone(), journal.clone());
+            let oldest = stages.oldest.clone();
+            let upkeep = self.clone().upkeep_without_store(journal, oldest);
+            return vec![
+                self.spawn("upkeep", upkeep),
+                self.spawn("forward report", report),
+            ];
+        }
         let upkeep = self.clone().upkeep(
             store.clone(),
             gauges,

@@ -50,6 +50,15 @@ impl ServiceContext {
         );
     }
 
+    /// The same for an instance that forwards.
+    pub(super) async fn upkeep_without_store(
+        self: Arc<Self>,
+        journal: Option<journal::JournalHandle>,
+        oldest: Arc<Oldest>,
+    ) {
+        self.gauges(&[], &[], journal.as_ref(), &oldest).await;
+    }
+
     /// Pings the store, one ping at a time, and checks the collections.
     async fn pings(&self, store: &dyn Store) {
         let mut dropped = None;
@@ -149,7 +158,7 @@ impl ServiceContext {
         self.report_journal(now, journal, oldest, journal_report);
         let health = self.health.report();
         metrics::ready(health.ready);
-        metrics::store_up(health.store.ok);
+        metrics::store_up(health.store.ok || health.forward.is_some());
     }
 
     /// Adjusts how old readings may get, and reports it.

@@ -48,12 +48,15 @@ impl fmt::Display for Finding {
 }
 
 /// Checks everything except the configuration itself, which the caller has loaded. Makes no
-/// changes.
+/// changes. `store`: `None` if readings are forwarded.
 pub(super) async fn check(
     config: &Config,
-    store: Result<MongoStore, StoreConfigError>,
+    store: Option<Result<MongoStore, StoreConfigError>>,
 ) -> Vec<Finding> {
-    let mut findings = check_store(store).await;
+    let mut findings = match store {
+        Some(store) => check_store(store).await,
+        None => vec![check_centre(config).await],
+    };
     for broker in &config.mqtt {
         let result = mqtt::check(broker).await.map_err(Box::from);
         findings.push(Finding {
@@ -93,6 +96,24 @@ pub(super) async fn check(
         });
     }
     findings
+}
+
+/// Whether the instance that readings are forwarded to takes them.
+async fn check_centre(config: &Config) -> Finding {
+    let forward = config.forward.clone();
+    let ask = move || -> Result<String, Box<dyn Error + Send + Sync>> {
+        let client = forward::Client::new(&forward)?;
+        client.check()?;
+        Ok(format!("{} takes readings", client.url()))
+    };
+    let result = tokio::task::spawn_blocking(ask).await;
+    Finding {
+        what: "forward".into(),
+        result: match result {
+            Ok(result) => result.map_err(|error| error as Box<dyn Error>),
+            Err(panic) => Err(panic.into()),
+        },
+    }
 }
 
 async fn check_store(store: Result<MongoStore, StoreConfigError>) -> Vec<Finding> {

@@ -74,8 +74,52 @@ pub(crate) struct Which {
     until: Option<i64>,
 }
 
+/// The options of a purge contradict each other.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum InvalidPurge {
+    #[error(
+        "no filter; expected --older-than, --reason, --source, --topic, --since, --until or --all"
+    )]
+    NoFilter,
+    #[error("--all cannot be combined with another filter")]
+    AllAndFilter,
+    #[error("--all removes every dead letter; add --yes to confirm")]
+    NotConfirmed,
+}
+
 impl Which {
-    fn filter(self) -> DeadLetterFilter {
+    /// Those of a replay. Without a reason not those whose senders were not allowed to send them, for a
+    /// replay does not ask again, nor those that cannot be stored.
+    pub(super) fn into_replay(self) -> DeadLetterFilter {
+        let mut filter = self.filter();
+        if filter.reasons.is_empty() {
+            let late = RejectCause::ReadingsRemoved.as_str().to_owned();
+            filter.except_reasons = vec![RejectReason::NotAllowed.to_string(), late];
+        }
+        filter
+    }
+
+    /// Those of a purge.
+    pub(super) fn into_purge(
+        self,
+        older_than: Option<Duration>,
+        all: bool,
+        yes: bool,
+    ) -> Result<DeadLetterFilter, InvalidPurge> {
+        let mut filter = self.filter();
+        if let Some(age) = older_than {
+            let age_ms = i64::try_from(age.as_millis()).unwrap_or(i64::MAX);
+            filter.until_ms = Some(SystemClock::new().now().wall_ms.saturating_sub(age_ms));
+        }
+        match (filter.is_all(), all, yes) {
+            (true, false, _) => Err(InvalidPurge::NoFilter),
+            (false, true, _) => Err(InvalidPurge::AllAndFilter),
+            (true, true, false) => Err(InvalidPurge::NotConfirmed),
+            _ => Ok(filter),
+        }
+    }
+
+    pub(super) fn filter(self) -> DeadLetterFilter {
         let Which {
             reasons,
             sources,
@@ -168,40 +212,17 @@ pub(crate) async fn run(config: &Config, store: MongoStore, command: DeadLetters
     match command {
         DeadLetters::List { which, limit } => list(&store, &which.filter(), limit).await,
         DeadLetters::Replay { which } => {
-            let mut filter = which.filter();
-            // Their senders were not allowed to send them, and a replay does not ask again; or they
-            // cannot be stored.
-            if filter.reasons.is_empty() {
-                let late = RejectCause::ReadingsRemoved.as_str().to_owned();
-                filter.except_reasons = vec![RejectReason::NotAllowed.to_string(), late];
-            }
-            replay_dead_letters(config, store, &filter).await
+            replay_dead_letters(config, store, &which.into_replay()).await
         }
         DeadLetters::Purge {
             which,
             older_than,
             all,
             yes,
-        } => {
-            let mut filter = which.filter();
-            if let Some(age) = older_than {
-                let age_ms = i64::try_from(age.as_millis()).unwrap_or(i64::MAX);
-                filter.until_ms = Some(SystemClock::new().now().wall_ms.saturating_sub(age_ms));
-            }
-            match (filter.is_all(), all, yes) {
-                (true, false, _) => maintenance_failed(
-                    "no filter; expected --older-than, --reason, --source, --topic, --since, \
-                     --until or --all",
-                ),
-                (false, true, _) => {
-                    maintenance_failed("--all cannot be combined with another filter")
-                }
-                (true, true, false) => {
-                    maintenance_failed("--all removes every dead letter; add --yes to confirm")
-                }
-                _ => purge(&store, &filter).await,
-            }
-        }
+        } => match which.into_purge(older_than, all, yes) {
+            Ok(filter) => purge(&store, &filter).await,
+            Err(error) => maintenance_failed(error),
+        },
     }
 }
 

@@ -47,6 +47,32 @@ impl Decode {
         builder
     }
 
+    /// The readings and rejects of one payload over HTTP, where `sensor_id` names the sensor of
+    /// readings that name none.
+    ///
+    /// # Errors
+    /// `InvalidInput` for an unknown format or unit.
+    pub(super) fn readings(
+        &self,
+        request: DecodeRequest<'_>,
+        sensor_id: Option<&str>,
+        payload: &[u8],
+        received_at_ms: i64,
+    ) -> io::Result<(ReadingBatch, Rejects)> {
+        let decoder = self.formats.get(request.format).map_err(invalid)?;
+        let unit = request.ts_unit.map(str::parse::<TsUnit>).transpose();
+        let cx = Context {
+            ts_unit: unit.map_err(invalid)?.or(decoder.ts_unit_usual()),
+            sensor_id,
+            is_answered: true,
+            ..Context::new(&self.decoding, received_at_ms)
+        };
+        let mut rejects = Rejects::new();
+        let mut builder = self.builder(received_at_ms);
+        decoder.decode(payload, request.topic, &cx, &mut builder, &mut rejects);
+        Ok((builder.finish(), rejects))
+    }
+
     fn with_times(
         &self,
         output: DecodeOutput,

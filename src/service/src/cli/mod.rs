@@ -22,6 +22,7 @@ mod journal;
 mod maintain;
 mod output;
 mod probe;
+mod rejected;
 mod remove;
 mod run;
 mod tail;
@@ -333,6 +334,9 @@ fn with_config(
             .block_on(with_store(&loaded.config, async |config, store| {
                 remove::remove(config, store, arguments).await
             })),
+        Command::DeadLetters { command } if loaded.config.forward.is_on() => {
+            rejected::run(&loaded.config, command)
+        }
         Command::DeadLetters { command } => runtime
             .block_on(with_store(&loaded.config, async |config, store| {
                 dead_letters::run(config, store, command).await
@@ -357,6 +361,9 @@ async fn with_store(
     config: &Config,
     command: impl AsyncFnOnce(&Config, MongoStore) -> ExitCode,
 ) -> ExitCode {
+    if let Some(elsewhere) = config.forward.elsewhere() {
+        return maintenance_failed(elsewhere);
+    }
     match store(config).await {
         Ok(store) => command(config, store).await,
         Err(error) => maintenance_failed(error),
@@ -393,6 +400,9 @@ async fn init(
     columns_from: Option<chrono::NaiveDate>,
 ) -> ExitCode {
     let done = async {
+        if let Some(elsewhere) = config.forward.elsewhere() {
+            return Err(elsewhere.into());
+        }
         let store = store(config).await?;
         if rollup_from.is_some() && !config.rollup.days {
             return Err("--rollup-from needs rollup.days = true".into());
@@ -456,7 +466,10 @@ async fn check_all(loaded: &config::Loaded) -> ExitCode {
     {
         print_line(&format!("warning  configuration  {warning}"));
     }
-    let store = store(&loaded.config).await;
+    let store = match loaded.config.forward.is_on() {
+        true => None,
+        false => Some(store(&loaded.config).await),
+    };
     let mut good = true;
     for finding in check::check(&loaded.config, store).await {
         good &= finding.good();

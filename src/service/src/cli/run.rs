@@ -11,11 +11,11 @@ use super::{dead_letters, disk};
 use crate::app::Service;
 use crate::shutdown;
 use crate::systemd::Notifier;
-use config::AckMode;
+use config::{AckMode, Config};
 use decode::RejectReason;
 use model::{Clock, SystemClock};
 use pipeline::accumulate::state::RejectCause;
-use store::StoreErrorKind;
+use store::{NoStore, Store, StoreErrorKind};
 use telemetry::metrics::{self, Source};
 use telemetry::{audit, log};
 
@@ -69,19 +69,9 @@ pub(super) async fn run(
         AckMode::Journal => storing,
         AckMode::Stored => Handle::current(),
     };
-    // There, because the driver opens its connections in the runtime that its client began in.
-    let of_store = config.clone();
-    let store = match storing
-        .spawn(async move { super::store(&of_store).await })
-        .await
-    {
-        Ok(Ok(store)) => Arc::new(store),
-        Ok(Err(error)) if error.is_permanent() => {
-            fail(error);
-            return ExitCode::from(CONFIG_UNUSABLE);
-        }
-        Ok(Err(error)) => return fail(error),
-        Err(panic) => return fail(panic),
+    let store = match open_store(&config, &storing).await {
+        Ok(store) => store,
+        Err(code) => return code,
     };
     let notifier = Notifier::new(&config::manager()).unwrap_or_else(|error| {
         tracing::warn!(%error, "cannot notify the service manager (NOTIFY_SOCKET)");
@@ -109,6 +99,25 @@ pub(super) async fn run(
             tracing::error!(%error, "cannot start");
             ExitCode::FAILURE
         }
+    }
+}
+
+/// The store of the configuration; none of an instance that forwards.
+async fn open_store(config: &Config, storing: &Handle) -> Result<Arc<dyn Store>, ExitCode> {
+    if let Some(elsewhere) = config.forward.elsewhere() {
+        return Ok(Arc::new(NoStore::new(elsewhere)));
+    }
+    // There, because the driver opens its connections in the runtime that its client began in.
+    let of_store = config.clone();
+    let opened = storing.spawn(async move { super::store(&of_store).await });
+    match opened.await {
+        Ok(Ok(store)) => Ok(Arc::new(store)),
+        Ok(Err(error)) if error.is_permanent() => {
+            fail(error);
+            Err(ExitCode::from(CONFIG_UNUSABLE))
+        }
+        Ok(Err(error)) => Err(fail(error)),
+        Err(panic) => Err(fail(panic)),
     }
 }
 

@@ -5,6 +5,7 @@ mod access;
 mod connections;
 mod encodings;
 mod foreign;
+mod forwarded;
 mod hooks;
 mod idempotency;
 mod influx;

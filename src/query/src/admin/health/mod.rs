@@ -12,8 +12,8 @@ mod store;
 mod tests;
 
 pub use self::report::{
-    BrokerReport, ConfigReport, FailingReport, JournalState, QuarantinedBucket, ReloadReport,
-    Report, StoreReport, TlsReport,
+    BrokerReport, ConfigReport, FailingReport, ForwardReport, JournalState, QuarantinedBucket,
+    ReloadReport, Report, StoreReport, TlsReport,
 };
 pub use self::store::{StoreLogEvent, StoreLogLine};
 
@@ -53,6 +53,7 @@ struct State {
     quarantine: Quarantine,
     store_rejects: Option<String>,
     flush_age_ms: Option<u64>,
+    forward: Option<ForwardReport>,
 }
 
 /// The buckets whose reads or writes keep failing while others succeed.
@@ -231,6 +232,11 @@ impl Health {
         self.write().flush_age_ms = Some(ms);
     }
 
+    /// The instance that readings are sent to in place of a store.
+    pub fn forward(&self, forward: ForwardReport) {
+        self.write().forward = Some(forward);
+    }
+
     /// Replaces the state of the journal.
     pub fn journal(&self, journal: JournalState) {
         self.write().journal = Some(journal);
@@ -290,6 +296,7 @@ impl Health {
             mode_reason,
             server_version,
             store: state.store.report(),
+            forward: state.forward.clone(),
             mqtt,
             http,
             journal,
@@ -402,7 +409,9 @@ impl State {
     /// Problems that do not prevent readiness, the worst first.
     fn degraded(&self, ack: AckMode) -> Vec<Problem> {
         let mut problems = Vec::new();
+        problems.extend(self.forward_fails());
         if ack == AckMode::Journal
+            && self.forward.is_none()
             && let Some(trouble) = self.store.trouble()
         {
             let sentence = format!(
@@ -469,6 +478,23 @@ impl State {
             )
         }));
         problems
+    }
+
+    fn forward_fails(&self) -> Option<Problem> {
+        let forward = self.forward.as_ref()?;
+        let error = forward.error.as_ref()?;
+        let url = &forward.url;
+        let seconds = forward.failing_seconds.unwrap_or_default();
+        Some(Problem::new(
+            format!(
+                "forward: {url} has taken no readings for {seconds} s: {error}; the journal keeps the \
+                 readings"
+            ),
+            format!(
+                "The centre ({url}) takes no readings; they are kept in the journal{}.",
+                self.room()
+            ),
+        ))
     }
 
     /// The room of the journal, as the end of a sentence; empty while it is not known.

@@ -20,6 +20,9 @@ pub struct Report {
     pub server_version: Option<String>,
     /// The connection to the store.
     pub store: StoreReport,
+    /// The instance that readings are sent to; absent without `forward.url`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub forward: Option<ForwardReport>,
     /// The brokers, ordered by name.
     pub mqtt: Vec<BrokerReport>,
     /// The URL of HTTP ingest: scheme, address and port; absent if it is off.
@@ -47,6 +50,21 @@ pub struct TlsReport {
     /// Unusable files, a certificate that is not valid now, or a revocation list that is out of
     /// date.
     pub problem: Option<String>,
+}
+
+/// The centre in [`Report`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ForwardReport {
+    /// `forward.url`
+    pub url: String,
+    /// Whether it takes what is sent to it.
+    pub ok: bool,
+    /// Why not; absent if it does.
+    pub error: Option<String>,
+    /// For how long it has not, in seconds.
+    pub failing_seconds: Option<u64>,
+    /// Age of the oldest reading that it has not acknowledged, in seconds; absent if there is none.
+    pub oldest_seconds: Option<u64>,
 }
 
 /// The settings in [`Report`].

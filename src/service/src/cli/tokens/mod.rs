@@ -104,6 +104,9 @@ pub(crate) struct Rules {
     /// Only over this protocol, http or mqtt; can be repeated
     #[arg(long, value_name = "PROTOCOL")]
     via: Vec<String>,
+    /// It is of an instance that forwards what others have sent to it, also history
+    #[arg(long)]
+    forward: bool,
     /// Not valid from this time on: RFC 3339 with an offset, or a date
     #[arg(long, value_name = "TIME")]
     expires: Option<String>,
@@ -299,6 +302,9 @@ fn entry(id: &str, secret: Option<&str>, rules: &Rules) -> Result<Table, Command
         if is_none || !patterns.is_empty() {
             table[key] = value(Array::from_iter(patterns));
         }
+    }
+    if rules.forward {
+        table["forward"] = value(true);
     }
     if let Some(expires) = &rules.expires {
         table["expires"] = value(
