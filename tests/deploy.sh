@@ -100,7 +100,7 @@ part_compose() {
     go_tool compose-go "$COMPOSE_MODULE"
     # The secrets must exist to be loaded; they are created in a copy.
     cp -r deploy "$WORK/deploy" && "$WORK/deploy/compose/setup.sh" >/dev/null || return
-    (cd "$WORK/deploy" && COMPOSE_PROFILES=fleet "$GO_TOOL" compose.yaml >"$WORK/compose.yaml") || return
+    (cd "$WORK/deploy" && COMPOSE_PROFILES=fleet,site "$GO_TOOL" compose.yaml >"$WORK/compose.yaml") || return
     # The loader must not accept everything.
     sed 's/^    read_only: true/    readonly: true/' "$WORK/deploy/compose.yaml" >"$WORK/deploy/wrong.yaml"
     if (cd "$WORK/deploy" && "$GO_TOOL" wrong.yaml) >/dev/null 2>&1; then

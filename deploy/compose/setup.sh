@@ -36,10 +36,14 @@ random 24 | keep fleet_mqtt_password
 # One name:password per line; the broker's container hashes them at its start. Add devices here.
 printf 'hourbucket:%s\nfleet:%s\n' "$(cat mqtt_password)" "$(cat fleet_mqtt_password)" | keep mosquitto_users
 
-# The token for posting and reading over HTTP: a client sends id.secret, the service has only the hash.
+# The tokens for posting and reading over HTTP, and for the edge that forwards: a client sends id.secret, the service has
+# only the hash.
 random 24 | keep http_secret
-printf '[[tokens]]\nid = "compose"\nsha256 = "%s"\n' \
-    "$(printf %s "$(cat http_secret)" | sha256sum | cut -d ' ' -f 1)" | keep tokens.toml
+random 24 | keep forward_secret
+hash() { sha256sum "$1" | cut -d ' ' -f 1; }
+printf '[[tokens]]\nid = "compose"\nsha256 = "%s"\n\n[[tokens]]\nid = "site"\nsha256 = "%s"\nforward = true\n' \
+    "$(hash http_secret)" "$(hash forward_secret)" | keep tokens.toml
 printf 'compose.%s' "$(cat http_secret)" | keep http_token
+printf 'site.%s' "$(cat forward_secret)" | keep forward_token
 
 random 12 | keep grafana_password

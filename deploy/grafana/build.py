@@ -590,6 +590,28 @@ def process(board):
 
 
 def side(board):
+    board.row("Forwarding (if enabled)")
+    board.graph(
+        "Oldest reading not forwarded", "Age of the oldest reading that the centre has not acknowledged.",
+        [(f"hourbucket_forward_oldest_seconds{S}", "{{instance}}")], "s", min=0, width=6, steps=[(600, RED)],
+        alerts=["HourbucketForwardBehind"],
+    )
+    board.graph(
+        "Forwarded readings, and rejects", "Readings that the centre has acknowledged, and those that it rejects.",
+        [
+            (rate("hourbucket_forward_readings_total"), "{{instance}} acknowledged"),
+            (rate("hourbucket_forward_rejected_total"), "{{instance}} rejected"),
+        ],
+        "ops", min=0, width=6,
+    )
+    board.graph(
+        "Requests to the centre", "By result. \"failed\": without an answer; \"busy\": 429 or 503; \"unauthorized\": the token.",
+        [(rate("hourbucket_forward_requests_total", "result"), "{{instance}} {{result}}")], "reqps", min=0, width=6,
+    )
+    board.graph(
+        "Bytes on the uplink", "Bodies after compression, sent again or not.",
+        [(rate("hourbucket_forward_bytes_total"), "{{instance}}")], "Bps", min=0, width=6,
+    )
     board.row("Daily rollup (if enabled)")
     board.graph(
         "Daily rollup overdue", "How long the most overdue day has been due to be computed.",

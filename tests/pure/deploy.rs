@@ -65,6 +65,7 @@ fn load(path: &str, secrets_at: &str, variables: &[(&str, &str)]) -> Config {
         ("mqtt-password", "x"),
         ("mongodb-uri", "mongodb://u:p@mongodb/?replicaSet=rs0"),
         ("mongodb_uri", "mongodb://u:p@mongodb/?replicaSet=rs0"),
+        ("forward_token", "site.x"),
     ] {
         std::fs::write(dir.path().join(name), content).unwrap();
     }
@@ -87,6 +88,10 @@ fn compose() -> Config {
     )
 }
 
+fn edge() -> Config {
+    load("deploy/compose/edge.toml", "/run/secrets", &[])
+}
+
 fn kubernetes() -> Config {
     let path = "deploy/kubernetes/base/hourbucket.toml";
     let variables = [
@@ -106,6 +111,24 @@ fn kubernetes() -> Config {
         "the variables of {STATEFUL_SET}"
     );
     load(path, "/etc/hourbucket/secrets", &variables)
+}
+
+/// It forwards to the centre of the same file, within that file's network.
+#[test]
+fn the_edge_of_a_site_forwards_to_the_centre() {
+    let edge = edge();
+    let centre = compose();
+    let port = centre.http.listen.port();
+    assert_eq!(edge.forward.url, Some(format!("http://hourbucket:{port}")));
+    let [tls, forward] = &edge.warnings()[..] else {
+        panic!("{:?}", edge.warnings());
+    };
+    assert!(tls.starts_with("http.tls.cert_file is not set"), "{tls}");
+    assert!(forward.starts_with("forward.url is http://"), "{forward}");
+    assert_eq!(edge.journal.dir, centre.journal.dir);
+    assert!(!edge.http.allow_anonymous && edge.http.tokens_file.is_some());
+    let setup = text("deploy/compose/setup.sh");
+    assert!(setup.contains("id = \"site\"") && setup.contains("forward = true"));
 }
 
 /// Its first line names the schema, for editors.

@@ -29,19 +29,27 @@ const SCRAPE_EVERY: &str = "1s";
 const RATE_INTERVAL: &str = "15s";
 
 /// Panels that may be empty after the traffic below, each with the reason.
-const MAY_BE_EMPTY: [(&str, &str); 5] = [
+const MAY_BE_EMPTY: [(&str, &str); 6] = [
     (
         "Firing and pending alerts",
         "no alert fires while all is well",
     ),
     ("Starts", "the service was started before the first scrape"),
+    (
+        "Oldest reading not forwarded",
+        "the instance stores its readings",
+    ),
     ("Certificates", NO_TLS),
     ("Certificate files", NO_TLS),
     ("TLS handshakes", NO_TLS),
 ];
 
 /// Metrics that the traffic below does not produce, each with the reason.
-const NOT_SCRAPED: [(&str, &str); 5] = [
+const NOT_SCRAPED: [(&str, &str); 6] = [
+    (
+        "hourbucket_forward_oldest_seconds",
+        "the instance stores its readings; tests/servers/forward.rs looks at it",
+    ),
     ("hourbucket_tls_not_after_seconds", NO_TLS),
     ("hourbucket_tls_crl_next_update_seconds", NO_TLS),
     ("hourbucket_tls_files_ok", NO_TLS),
