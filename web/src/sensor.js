@@ -258,7 +258,10 @@ function showAbout(box, { about, buckets }) {
   const seen = last
     ? h("span", { title: moment(ms(last)) }, `Last reading ${ago(ms(last))}`)
     : h("span", {}, "No readings of this sensor.");
-  box.replaceChildren(seen, tagList(about?.tags));
+  const former = about?.former_ids?.length
+    ? [h("span", {}, `Formerly ${about.former_ids.map(visible).join(", ")}`)]
+    : [];
+  box.replaceChildren(seen, ...former, tagList(about?.tags));
 }
 
 function fieldTable(chosen) {

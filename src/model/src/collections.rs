@@ -25,9 +25,11 @@ pub const PENDING_DAYS: &str = "rollup_pending";
 pub const COLUMNS: &str = "sensor_columns";
 /// The collection of the rich summaries of hours, one document for a day.
 pub const DAY_HOURS: &str = "sensor_day_hours";
+/// The collection of former ids of sensors.
+pub const ALIASES: &str = "sensor_aliases";
 
 /// All of them. No setting may name one of these as a collection of the user.
-pub const OWN: [&str; 12] = [
+pub const OWN: [&str; 13] = [
     READINGS,
     META,
     SUMMARIES,
@@ -40,4 +42,5 @@ pub const OWN: [&str; 12] = [
     PENDING_DAYS,
     COLUMNS,
     DAY_HOURS,
+    ALIASES,
 ];

@@ -16,6 +16,7 @@
 //! What must not be here: async, IO, metrics, a setting, a name of MongoDB.
 
 pub mod ack;
+pub mod aliases;
 pub mod batch;
 pub mod catalog;
 pub mod clock;
@@ -42,6 +43,7 @@ pub mod tags;
 pub mod value;
 
 pub use ack::JournalAccount;
+pub use aliases::{Alias, Aliases};
 pub use batch::{BatchBuilder, Checks, ReadingBatch, ReadingRef, ReceiptTimes, RowPosition, Tags};
 pub use catalog::{CatalogUpdate, FieldKinds};
 pub use clock::{Clock, Now, SystemClock, rfc3339};

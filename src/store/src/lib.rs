@@ -25,6 +25,7 @@
 
 mod ability;
 mod absent;
+pub mod aliases;
 pub mod catalog;
 pub mod columns;
 pub mod day_readings;
@@ -345,6 +346,11 @@ pub trait Store: Send + Sync + 'static {
         query: registry::RegistryQuery,
     ) -> Option<std::sync::Arc<dyn registry::RegistryReader>> {
         let _ = query;
+        None
+    }
+
+    /// The aliases of sensors; `None` if the store has none.
+    fn aliases(&self) -> Option<&dyn aliases::AliasStore> {
         None
     }
 

@@ -179,6 +179,16 @@ async fn what_would_refuse_or_remove_documents_is_refused_with_the_remedy() {
             ["collation", "store.database"],
         ),
         (
+            collated("sensor_aliases"),
+            "sensor_aliases",
+            ["collation", "store.database"],
+        ),
+        (
+            index("sensor_aliases", doc! { "sensor_id": 1 }, unique()),
+            "sensor_aliases",
+            ["unique", "db.sensor_aliases.dropIndex(\"mine\")"],
+        ),
+        (
             index(
                 "sensor_buckets",
                 doc! { "sensor_id": 1, "bucket_start": 1 },

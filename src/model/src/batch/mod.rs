@@ -30,6 +30,8 @@ const FLAG_REPEATS: u8 = 2;
 
 /// Bytes of a record before its sensor id.
 const HEAD_BYTES: usize = 1 + 8 + 2 + 2 + 4 + 1 + 4;
+/// Where in a record the length of the sensor id is.
+const ID_LENGTH: usize = 1 + 8;
 
 /// Maximum number of values in a record, because it is stored in one byte. Upper limit of
 /// `limits.fields_max`.
@@ -275,6 +277,51 @@ impl ReadingBatch {
     /// invalid reading.
     pub fn at(&self, offset: u32) -> Option<ReadingRef<'_>> {
         self.parse(offset as usize).map(|(reading, _)| reading)
+    }
+
+    /// The same readings, each with the id that `now` returns for its id and time; `None` if it
+    /// returns none for any of them.
+    pub(crate) fn with_ids<'i>(
+        &self,
+        now: impl Fn(&str, i64) -> Option<&'i str>,
+    ) -> Option<ReadingBatch> {
+        let id_of = |reading: &ReadingRef<'_>| now(reading.sensor_id(), reading.ts_ms);
+        self.iter().find(|(_, reading)| id_of(reading).is_some())?;
+        let mut records = Vec::with_capacity(self.records.len());
+        let mut places = Vec::with_capacity(self.places.len());
+        let ends = self
+            .places
+            .iter()
+            .skip(1)
+            .map(|place| place.offset as usize);
+        let ends = ends.chain([self.records.len()]);
+        for (i, ((start, reading), end)) in self.iter().zip(ends).enumerate() {
+            let record = &self.records[start as usize..end];
+            let offset = records.len() as u32;
+            let hash = match id_of(&reading) {
+                None => {
+                    records.extend_from_slice(record);
+                    self.places[i].hash
+                }
+                Some(id) => {
+                    records.extend_from_slice(&record[..ID_LENGTH]);
+                    records.extend_from_slice(&(id.len() as u16).to_le_bytes());
+                    records.extend_from_slice(&record[ID_LENGTH + 2..HEAD_BYTES]);
+                    records.extend_from_slice(id.as_bytes());
+                    records.extend_from_slice(&record[HEAD_BYTES + reading.id.len()..]);
+                    stable_hash(id)
+                }
+            };
+            places.push(RowPosition { offset, hash });
+        }
+        Some(ReadingBatch {
+            names: self.names.clone(),
+            schemas: self.schemas.clone(),
+            records,
+            places,
+            receipt_times: self.receipt_times,
+            retimed: self.retimed,
+        })
     }
 
     /// Owned copies of all readings (tests and tools).

@@ -4,8 +4,9 @@
 //! A full shard blocks the router, and with it everything upstream: the journal is the buffer then,
 //! or admission with `ack = "stored"`. Dead letters go to a separate task, and block nothing
 //! (`postponed`). An acknowledgement is split over the shards involved; the router delivers its own
-//! part once everything is sent.
+//! part once everything is sent. Former ids of sensors are replaced here ([`aliases`]).
 
+pub mod aliases;
 pub mod oldest;
 mod postponed;
 
@@ -16,6 +17,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::accumulate::{ShardBatch, ShardClosed, ShardHandle};
 use crate::dead_letters::DeadLetters;
+use aliases::AliasView;
 use journal::admission::IngestReceiver;
 use journal::{EntryKind, Follower};
 use model::ack::Ack;
@@ -30,6 +32,7 @@ pub struct Router {
     shards: Vec<ShardHandle>,
     dead: DeadLetters,
     repeats: bool,
+    aliases: AliasView,
 }
 
 /// Why the router ended before its input did.
@@ -47,6 +50,7 @@ impl Router {
             shards,
             dead,
             repeats: false,
+            aliases: AliasView::default(),
         }
     }
 
@@ -55,6 +59,12 @@ impl Router {
     #[must_use]
     pub fn repeating(self, repeats: bool) -> Router {
         Router { repeats, ..self }
+    }
+
+    /// The same router for readings that may come with former ids.
+    #[must_use]
+    pub fn with_aliases(self, aliases: AliasView) -> Router {
+        Router { aliases, ..self }
     }
 
     /// Follows the journal until it is closed and all its entries are sent.
@@ -131,6 +141,7 @@ impl Router {
         ack: &Ack,
         replayed: bool,
     ) -> Result<(), RouteError> {
+        let batch = self.aliases.apply(batch).await;
         for (shard, row_refs) in row_refs(&batch, self.shards.len()).into_iter().enumerate() {
             if !row_refs.is_empty() {
                 self.shards[shard]

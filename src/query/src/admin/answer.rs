@@ -7,7 +7,7 @@ use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 
 use crate::read::ReadError;
-use model::Named;
+use model::{Named, SensorId};
 use net::access::Denied;
 use net::http::AccessError;
 use net::http::json;
@@ -60,6 +60,11 @@ pub(super) enum ApiError {
     Path(String),
     #[error("no readings of this sensor have ever arrived")]
     UnknownSensor,
+    #[error("`{former}` is a former id of the sensor `{sensor_id}`: ask for that")]
+    FormerId {
+        former: SensorId,
+        sensor_id: SensorId,
+    },
     #[error(transparent)]
     Read(#[from] ReadError),
     #[error("the read API is not available on this port")]
@@ -121,7 +126,7 @@ impl ApiError {
             | ApiError::Read(ReadError::TooManySensors | ReadError::TooManyFields) => {
                 StatusCode::BAD_REQUEST
             }
-            ApiError::UnknownSensor => StatusCode::NOT_FOUND,
+            ApiError::UnknownSensor | ApiError::FormerId { .. } => StatusCode::NOT_FOUND,
             ApiError::Read(_) | ApiError::Watchers(_) | ApiError::Places | ApiError::Off => {
                 StatusCode::SERVICE_UNAVAILABLE
             }
@@ -144,6 +149,7 @@ impl Named for ApiError {
                 "bad_parameter"
             }
             ApiError::UnknownSensor => "unknown_sensor",
+            ApiError::FormerId { .. } => "former_id",
             ApiError::Query(_) => "bad_query",
             ApiError::Path(_) => "bad_path",
             ApiError::Read(ReadError::Store(_)) => "store_away",
@@ -159,8 +165,11 @@ impl Named for ApiError {
 
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
-        let body =
-            serde_json::json!({ "error": { "reason": self.as_str(), "detail": self.to_string() } });
+        let mut error = serde_json::json!({ "reason": self.as_str(), "detail": self.to_string() });
+        if let ApiError::FormerId { sensor_id, .. } = &self {
+            error["sensor_id"] = serde_json::json!(&**sensor_id);
+        }
+        let body = serde_json::json!({ "error": error });
         let mut response = json(self.status(), &body);
         if self.status() == StatusCode::SERVICE_UNAVAILABLE {
             response

@@ -26,8 +26,8 @@ use crate::read::sensors::{Place, SensorListQuery, SensorOrder, SensorState, Sor
 use crate::read::{QueryResult, ReadService};
 use columns::FieldHour;
 use model::{
-    BucketStart, DAY_MS, Day, DeadLetter, FieldKinds, FieldSummary, Number, Span, ValueRef,
-    rfc3339, stored_name,
+    BucketStart, DAY_MS, Day, DeadLetter, FieldKinds, FieldSummary, Number, SensorId, Span,
+    ValueRef, rfc3339, stored_name,
 };
 use net::http::json;
 use store::reading::{DeadLetterQuery, StoredDeadLetter};
@@ -256,8 +256,9 @@ async fn one_sensor(
     let id = sensor_id(id)?;
     query(params)?;
     reader.check(&id)?;
-    let state = known(&reads)?.sensor(&id).await?;
-    let state = state.ok_or(ApiError::UnknownSensor)?;
+    let reads = known(&reads)?;
+    let state = reads.sensor(&id).await?;
+    let state = state.ok_or_else(|| unknown(reads, &reader, &id))?;
     Ok(ok(&sensor(&state)))
 }
 
@@ -284,6 +285,7 @@ fn sensor(state: &SensorState) -> Json {
         "last_arrival": rfc3339(entry.arrived_ms),
         "fields": entry.fields.iter().map(kinds).collect::<BTreeMap<_, _>>(),
         "silent": state.is_silent,
+        "former_ids": state.former_ids.iter().map(|id| &**id).collect::<Vec<_>>(),
     })
 }
 
@@ -292,10 +294,27 @@ fn sensor(state: &SensorState) -> Json {
 struct NoParams {}
 
 /// Refuses an answer without data if no readings of the sensor have ever arrived.
-async fn check_known(reads: &ReadService, id: &str, is_empty: bool) -> Result<(), ApiError> {
+async fn check_known(
+    reads: &ReadService,
+    reader: &Reader,
+    id: &str,
+    is_empty: bool,
+) -> Result<(), ApiError> {
     match is_empty && !reads.knows(id).await? {
-        true => Err(ApiError::UnknownSensor),
+        true => Err(unknown(reads, reader, id)),
         false => Ok(()),
+    }
+}
+
+/// Of a sensor that has no readings, perhaps because they count for another one now.
+fn unknown(reads: &ReadService, reader: &Reader, id: &str) -> ApiError {
+    let readable = |now: &SensorId| reader.check(now).is_ok();
+    match reads.renamed_to(id).filter(readable) {
+        Some(sensor_id) => ApiError::FormerId {
+            former: id.into(),
+            sensor_id,
+        },
+        None => ApiError::UnknownSensor,
     }
 }
 
@@ -345,7 +364,7 @@ async fn hourly(
         answer: hours,
         complete,
     } = reads.hours(&id, from_ms, to_ms).await?;
-    check_known(reads, &id, hours.is_empty()).await?;
+    check_known(reads, &reader, &id, hours.is_empty()).await?;
     let buckets: Vec<Json> = hours
         .iter()
         .map(|(start, hour)| bucket(*start, span.end(*start), hour))
@@ -380,7 +399,7 @@ async fn rich_hours(
     } = reads
         .rich_hours(&id, field.as_deref(), (from_ms, to_ms))
         .await?;
-    check_known(reads, &id, hours.is_empty()).await?;
+    check_known(reads, &reader, &id, hours.is_empty()).await?;
     let hour = |(start, fields): (&BucketStart, &BTreeMap<Arc<str>, FieldHour>)| {
         let fields = fields.iter();
         let fields = fields.map(|(name, hour)| (name.to_string(), rich_field(hour)));
@@ -452,7 +471,7 @@ async fn daily(
         answer: days,
         complete,
     } = reads.days(&id, from_ms, to_ms).await?;
-    check_known(reads, &id, days.is_empty()).await?;
+    check_known(reads, &reader, &id, days.is_empty()).await?;
     let days: Vec<Json> = days
         .iter()
         .map(|(day, hour)| day_json(*day, hour))
@@ -551,7 +570,7 @@ async fn readings(
             },
         )
         .await?;
-    check_known(reads, &id, found.answer.rows.is_empty()).await?;
+    check_known(reads, &reader, &id, found.answer.rows.is_empty()).await?;
     let sending = reads.sending(0)?;
     Ok(readings_body(format, &id, (from_ms, to_ms), found, sending))
 }

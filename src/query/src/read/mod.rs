@@ -70,6 +70,7 @@ use pipeline::accumulate::QueryHandle;
 use pipeline::accumulate::query::{QueryReply, ShardQuery};
 use pipeline::accumulate::state::snapshot::{UnstoredRows, ViewQuery};
 use pipeline::rollup::{DayKinds, RollupView};
+use pipeline::route::aliases::AliasView;
 use pipeline::route::shard_of;
 use silence::Silence;
 use store::reading::{
@@ -163,6 +164,7 @@ pub struct ReadService {
     /// How long buckets are kept after their end; `None`: forever.
     hours_kept: Option<Duration>,
     silence: Arc<Silence>,
+    aliases: AliasView,
     outage: Outage,
 }
 
@@ -202,6 +204,7 @@ impl ReadService {
             }),
             hours_kept: None,
             silence,
+            aliases: AliasView::default(),
             outage: Outage::default(),
         }
     }
@@ -210,6 +213,17 @@ impl ReadService {
     #[must_use]
     pub fn with_silence(self, silence: Arc<Silence>) -> ReadService {
         ReadService { silence, ..self }
+    }
+
+    /// The same service, which knows former ids of sensors.
+    #[must_use]
+    pub fn with_aliases(self, aliases: AliasView) -> ReadService {
+        ReadService { aliases, ..self }
+    }
+
+    /// The sensor for which readings with this id count now, if not that of the id.
+    pub(crate) fn renamed_to(&self, id: &str) -> Option<SensorId> {
+        self.aliases.renamed_to(id)
     }
 
     /// The same service with days of this zone. `rollups`: one per shard if any of `kinds` is

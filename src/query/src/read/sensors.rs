@@ -29,6 +29,8 @@ pub struct SensorState {
     pub entry: CatalogEntry,
     /// Whether nothing of it has arrived for `sensors.silent_after`; `None` while that is unknown.
     pub(crate) is_silent: Option<bool>,
+    /// Other ids whose readings count for it.
+    pub(crate) former_ids: Vec<SensorId>,
 }
 
 /// Sensors whose ids one request looks at, if its reader may not read all sensors.
@@ -289,6 +291,7 @@ impl ReadService {
             let range = arrivals_ms.map(|(from_ms, to_ms)| from_ms..to_ms);
             SensorState {
                 is_silent: range.map(|range| range.contains(&entry.arrived_ms)),
+                former_ids: self.aliases.former_ids(&entry.sensor_id),
                 ..state(memory, stored, entry)
             }
         });
@@ -388,6 +391,7 @@ fn state(memory: SensorSnapshot, stored: StoredSensor, entry: CatalogEntry) -> S
         last,
         entry,
         is_silent: None,
+        former_ids: vec![],
     }
 }
 

@@ -17,7 +17,7 @@
 //! first permit is released after that. End (`shut_down`): the phases of [`crate::shutdown`],
 //! upstream stages first, so that every stage ends because the one before it ended.
 
-mod catalog;
+mod aliases;
 mod context;
 mod files;
 mod forward;
@@ -80,6 +80,9 @@ pub struct Service {
     admin: JoinHandle<()>,
     notifier: Arc<Notifier>,
     reloader: Reloader,
+    store: Arc<dyn Store>,
+    /// The id of this instance.
+    instance: Arc<str>,
 }
 
 impl Service {

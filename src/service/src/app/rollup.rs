@@ -25,7 +25,7 @@ const UPKEEP: Duration = Duration::from_secs(1);
 const STUCK: Duration = Duration::from_secs(30 * 60);
 
 /// The file in the journal's directory with the id of this instance: the owner of marks in
-/// `rollup_pending`.
+/// `rollup_pending`, and who confirms aliases.
 const NAME: &str = "instance";
 
 /// The tasks; all lists are empty without `rollup.days` and `columns.enabled`.
@@ -53,28 +53,27 @@ impl ServiceContext {
         kinds.days || kinds.columns.is_some()
     }
 
-    /// Without tasks yet. The id of this instance is read from the journal's directory, or created.
+    /// Without tasks yet.
     pub(super) fn rollups(&self) -> Result<Rollups, StartError> {
-        let config = &self.config;
-        let instance = match config.ingest.ack {
-            _ if !self.has_days() => None,
-            AckMode::Stored => Some(new_id()),
-            AckMode::Journal => {
-                let dir = &config.journal.dir;
-                RealFs
-                    .create_dir_all(dir)
-                    .and_then(|()| id_in(dir))
-                    .map(Some)
-                    .map_err(|error| StartError::Instance {
-                        dir: dir.clone(),
-                        error,
-                    })?
-            }
-        };
         Ok(Rollups {
-            instance,
+            instance: self.has_days().then(|| self.instance()).transpose()?,
             ..Rollups::default()
         })
+    }
+
+    /// The id of this instance. It is read from the journal's directory, or created.
+    pub(super) fn instance(&self) -> Result<Arc<str>, StartError> {
+        match self.config.ingest.ack {
+            AckMode::Stored => Ok(new_id()),
+            AckMode::Journal => {
+                let dir = &self.config.journal.dir;
+                let id = RealFs.create_dir_all(dir).and_then(|()| id_in(dir));
+                id.map_err(|error| StartError::Instance {
+                    dir: dir.clone(),
+                    error,
+                })
+            }
+        }
     }
 
     /// Spawns the task of shard `i` of `n`; `None` if days are not computed.

@@ -12,6 +12,8 @@ use config::AckMode;
 
 /// Time to write when tokens were last used, beyond the deadline.
 const LAST_USED_GRACE: Duration = Duration::from_secs(1);
+/// Time to record that the instance has ended, beyond the deadline.
+const RETIRE_GRACE: Duration = Duration::from_secs(1);
 /// Time for the admin port's last responses, beyond the deadline.
 const ADMIN_GRACE: Duration = Duration::from_secs(1);
 
@@ -71,6 +73,14 @@ impl Service {
         stages.router.abort();
         stages.dead.abort();
         let _ = tokio::time::timeout(LAST_USED_GRACE, self.last_used.update()).await;
+        if in_time
+            && left == 0
+            && let Some(aliases) = self.store.aliases()
+        {
+            // Otherwise commands wait until it was not seen for some time.
+            let retire = aliases.retire(&self.instance);
+            let _ = tokio::time::timeout(RETIRE_GRACE, retire).await;
+        }
         self.ports_stop.cancel();
         let _ = tokio::time::timeout(ADMIN_GRACE, &mut self.admin).await;
         let took_ms = self.context.clock.now().mono_ms - begun;

@@ -25,6 +25,7 @@ use pipeline::flush::due::DuePolicy;
 use pipeline::latest::state::LatestSettings;
 use pipeline::latest::{LatestGauges, LatestHandle, LatestTask};
 use pipeline::route::Router;
+use pipeline::route::aliases::AliasView;
 use pipeline::route::oldest::Oldest;
 use store::Store;
 use store::registry::RegistryQuery;
@@ -74,6 +75,12 @@ impl Unstored {
         }
     }
 
+    #[cfg(test)]
+    pub(super) fn without_journal(oldest: Arc<Oldest>) -> Unstored {
+        let journal = None;
+        Unstored { journal, oldest }
+    }
+
     /// `mono_ms`: the monotonic clock.
     pub(super) fn backlog(&self, mono_ms: u64) -> Backlog {
         match self.journal.as_ref().map(JournalHandle::stats) {
@@ -110,6 +117,7 @@ impl ServiceContext {
     pub(super) async fn stages(
         &self,
         registry: &Registry,
+        aliases: &AliasView,
         ingest_batches: IngestReceiver,
         repeats: bool,
     ) -> Result<(Stages, Vec<QueryHandle>), StartError> {
@@ -133,6 +141,7 @@ impl ServiceContext {
         } = self.shards(&dead_handle, registry)?;
         let query_handles = handles.iter().map(ShardHandle::query_handle).collect();
         let router = Router::new(handles, dead_handle).repeating(repeats);
+        let router = router.with_aliases(aliases.clone());
         let (router, journal) = self.route(router, ingest_batches, oldest.clone()).await?;
         let dead = self.spawn_storing("dead letters", dead);
         Ok((

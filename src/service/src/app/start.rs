@@ -25,6 +25,7 @@ use model::{Clock, Zone};
 use net::access::{JwtKeysError, TokensError};
 use pipeline::accumulate::QueryHandle;
 use pipeline::enrich::{Enrichment, Registry};
+use pipeline::route::aliases::AliasSetter;
 use query::admin::{Admin, AdminError};
 use query::read::ReadService;
 use query::read::silence::Silence;
@@ -114,7 +115,11 @@ impl Service {
             Registry::default()
         };
         let enrichment = context.enrichment(&store, &registry, deps.decoding.clone());
-        let (stages, query_handles) = context.stages(&registry, ingest_batches, repeats).await?;
+        let (alias_setter, aliases) = AliasSetter::new();
+        let (stages, query_handles) = context
+            .stages(&registry, &aliases, ingest_batches, repeats)
+            .await?;
+        let instance = context.instance()?;
         if let Some(url) = ports.http_url(config) {
             health.http(url);
         }
@@ -125,7 +130,8 @@ impl Service {
         let silence = Arc::new(Silence::new(sensors.silent_after, sensors.retired_after));
         let reads = context
             .reads(&stages, query_handles, store.clone())
-            .with_silence(silence.clone());
+            .with_silence(silence.clone())
+            .with_aliases(aliases);
         let admin = if repeats {
             admin
         } else if let Some(elsewhere) = config.forward.elsewhere() {
@@ -133,7 +139,13 @@ impl Service {
         } else {
             admin.with_reads(Arc::new(reads), config.promql.clone(), readers)
         };
-        let mut side = context.start_side(store, &stages, enrichment, silence, repeats);
+        let unstored = Unstored::from_stages(&stages);
+        let followed =
+            context
+                .clone()
+                .follow_aliases(store.clone(), alias_setter, instance.clone(), unstored);
+        let mut side = context.start_side(store.clone(), &stages, enrichment, silence, repeats);
+        side.push(context.spawn_storing("aliases", followed));
         let last_used = LastUsedFile::new(config, clock.clone(), deps.grants.usages.clone());
         side.push(context.spawn("last uses", last_used.clone().run()));
         let ports_stop = CancellationToken::new();
@@ -159,6 +171,8 @@ impl Service {
             admin,
             notifier,
             reloader,
+            store,
+            instance,
         };
         Ok((service, admission))
     }

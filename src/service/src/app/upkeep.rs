@@ -1,4 +1,4 @@
-//! Background tasks: ping the store, and update gauges and health.
+//! Background tasks: ping the store, update gauges and health, and remove old entries of the catalogue.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,6 +21,8 @@ use store::Store;
 use telemetry::audit;
 use telemetry::metrics::{self, AdmissionClosed};
 
+/// How often entries without buckets are searched.
+const EXPIRE: Duration = Duration::from_secs(6 * 60 * 60);
 /// How often gauges and health are updated.
 const UPKEEP: Duration = Duration::from_secs(1);
 /// How often the store is pinged.
@@ -34,6 +36,26 @@ const TIDY_EVERY: u32 = 5;
 const STALL_LOG_MS: u64 = 60_000;
 
 impl ServiceContext {
+    /// Removes entries of the catalogue that have no buckets, until the service ends. Begins after the
+    /// store is prepared.
+    pub(super) async fn catalogue(self: Arc<Self>, store: Arc<dyn Store>) {
+        drop(self.flusher.permit().await);
+        loop {
+            tokio::time::sleep(EXPIRE).await;
+            match store.expire_catalog(self.clock.now().wall_ms).await {
+                Ok(0) => {}
+                Ok(removed) => tracing::info!(
+                    removed,
+                    "catalogue entries removed; their sensors have no buckets"
+                ),
+                Err(error) => {
+                    tracing::warn!(%error, "cannot remove old entries of the catalogue; trying \
+                        again later")
+                }
+            }
+        }
+    }
+
     /// Updates gauges and health. Pings run concurrently, because one takes up to
     /// `store.connect_timeout` if the store is unavailable.
     pub(super) async fn upkeep(

@@ -15,6 +15,7 @@
 //! | [`DayRollups`] | read | `sensor_days` r, `rollup_pending` r; writes with [`DayWriter`] |
 //! | [`ColumnDays`] | read | `sensor_columns` r, `sensor_day_hours` r; writes with [`ColumnWriter`] |
 //! | [`Catalog`] | | `sensor_catalog` rw; `hourbucket_meta` rw |
+//! | [`MongoAliases`] | | `sensor_aliases` rw; `hourbucket_meta` rw |
 //! | [`DeadLetterStore`] | | `dead_letters` rw |
 //! | [`Schema`] | schema | all: their options, indexes and validators; `hourbucket_meta` rw |
 //! | [`Maintenance`] | maintenance | `sensor_buckets` rw, `sensor_readings` rw, `sensor_days` rw |
@@ -28,6 +29,7 @@
 //! its connection is closed. The server may still execute it, which is exactly what
 //! [`StoreError::Unknown`] means.
 
+mod aliases;
 mod bson;
 mod catalog;
 mod catalog_document;
@@ -73,6 +75,7 @@ use mongodb::bson::doc;
 use mongodb::error::ErrorKind;
 use mongodb::options::ClientOptions;
 
+use super::aliases::AliasStore;
 use super::catalog::{CatalogCounts, CatalogEntry, CatalogQuery};
 use super::columns::ColumnStore;
 use super::days::DayStore;
@@ -89,6 +92,7 @@ use super::{
     BoxFuture, DeadLetterWritten, Evicted, LatestWriteResult, LoadRequest, LoadResult,
     PageWriteResult, PrepareError, PreparedStore, Store, StoreError,
 };
+use aliases::MongoAliases;
 use catalog::Catalog;
 use connection::Connection;
 use detected::Detected;
@@ -160,6 +164,7 @@ pub struct MongoStore {
     columns: ColumnDays,
     catalog: Catalog,
     catalog_expiry: CatalogExpiry,
+    aliases: MongoAliases,
     dead_letters: DeadLetterStore,
     maintenance: Maintenance,
 }
@@ -247,6 +252,7 @@ impl MongoStore {
             columns: ColumnDays::new(reader.clone(), ColumnWriter::new(own())),
             catalog_expiry: CatalogExpiry::new(own(), catalog.clone(), reader.clone(), retention),
             catalog,
+            aliases: MongoAliases::new(own()),
             dead_letters: DeadLetterStore::new(own()),
             maintenance: Maintenance::new(reader.clone(), recompute, days, retention),
             reader,
@@ -508,6 +514,10 @@ impl Store for MongoStore {
             self.connection.run(doc! { "ping": 1 }).await?;
             logged_out::close_logged_out(&self.connection, self.has_user).await
         })
+    }
+
+    fn aliases(&self) -> Option<&dyn AliasStore> {
+        Some(&self.aliases)
     }
 
     fn storage_mode(&self) -> StorageMode {

@@ -14,7 +14,8 @@ use crate::mongo::setup::{
     Listing, NAMESPACE_NOT_FOUND, SchemaError, Setup, UNAUTHORIZED, first_batch,
 };
 use model::collections::{
-    BUCKETS, CATALOG, COLUMNS, DAY_HOURS, DAYS, DEAD_LETTERS, LATEST, META, PENDING_DAYS, READINGS,
+    ALIASES, BUCKETS, CATALOG, COLUMNS, DAY_HOURS, DAYS, DEAD_LETTERS, LATEST, META, PENDING_DAYS,
+    READINGS,
 };
 
 /// What one of our collections may have.
@@ -26,7 +27,7 @@ struct Allowed {
     ttl: Option<&'static [&'static str]>,
     /// The field whose TTL index is set to the configured retention, whatever its name.
     retained: Option<&'static str>,
-    /// We replace its validator.
+    /// Its validator is ours.
     validator: bool,
 }
 
@@ -61,6 +62,7 @@ impl Settings {
             }
             DEAD_LETTERS => allowed.ttl = Some(&["sender_letters_ttl"]),
             LATEST => allowed.ttl = None,
+            ALIASES => allowed.validator = true,
             _ => {}
         }
         allowed
@@ -171,7 +173,7 @@ fn index_fault(name: &str, index: &Document, allowed: Allowed) -> Option<String>
             DAYS => "; how long days are kept is rollup.retention",
             COLUMNS | DAY_HOURS => "; how long columns are kept is columns.retention",
             DEAD_LETTERS => "; how long dead letters are kept is dead_letters.retention",
-            CATALOG | META | PENDING_DAYS => "; these documents must stay",
+            ALIASES | CATALOG | META | PENDING_DAYS => "; these documents must stay",
             _ => "",
         };
         return Some(format!(

@@ -6,7 +6,7 @@ use mongodb::bson::Document;
 use crate::mongo::schema::Settings;
 use crate::mongo::setup::{Listing, SchemaError, Setup};
 use model::collections::{
-    BUCKETS, CATALOG, COLUMNS, DAY_HOURS, DAY_SUMMARIES, DAYS, DEAD_LETTERS, LATEST, META,
+    ALIASES, BUCKETS, CATALOG, COLUMNS, DAY_HOURS, DAY_SUMMARIES, DAYS, DEAD_LETTERS, LATEST, META,
     PENDING_DAYS, READINGS, SUMMARIES,
 };
 
@@ -92,6 +92,7 @@ impl Settings {
             (DEAD_LETTERS, Kind::Plain),
             (META, Kind::Plain),
             (CATALOG, Kind::Plain),
+            (ALIASES, Kind::Plain),
             (SUMMARIES, Kind::View),
         ];
         if self.optional_indexes.latest {

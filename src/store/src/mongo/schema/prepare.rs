@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use mongodb::bson::doc;
 
+use crate::mongo::aliases;
 use crate::mongo::catalog;
 use crate::mongo::connection::is_mongos;
 use crate::mongo::error::{command_error, describe};
@@ -174,6 +175,7 @@ impl Schema {
         }
         changes.extend(collections::prepare(&setup, span, keep).await?);
         changes.extend(catalog::prepare(&setup).await?);
+        changes.extend(aliases::prepare(&setup).await?);
         if high_water::create_if_missing(&setup).await? {
             changes.push(format!(
                 "noted in {META} up to which hour buckets were written"
