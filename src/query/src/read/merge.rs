@@ -412,6 +412,7 @@ mod tests {
             rows: Rows::default(),
             unreadable: 0,
             readings_removed: false,
+            was_converted: false,
         };
         let removed_until_ms = |from_ms, there: &[i64]| {
             let window = Window {

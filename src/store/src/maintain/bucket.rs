@@ -31,6 +31,8 @@ pub struct StoredPage {
     /// Its readings were removed, or the server is removing them ([`crate::retention`]), and `rows`
     /// has not all of them.
     pub readings_removed: bool,
+    /// A conversion to measurements wrote it in place of pages.
+    pub was_converted: bool,
 }
 
 impl StoredPage {
@@ -149,12 +151,17 @@ impl StoredBucket {
     }
 
     /// How many pages a writer that has loaded the bucket may expect: those that exist, and the one
-    /// after a sealed last page. A conversion leaves at least as many, so each statement of such a
-    /// writer meets a page, and conflicts.
+    /// after a sealed last page. A conversion leaves at least as many, and seals all but the last, so
+    /// each statement of such a writer meets a page, and conflicts.
+    ///
+    /// Of a converted bucket one more: a statement may be on its way since the bucket was in pages
+    /// before. When it is again, its last page may have the count that the statement expects, so that
+    /// page is sealed.
     pub(crate) fn expected_pages(&self) -> usize {
-        self.pages
-            .last()
-            .map_or(0, |last| last.page as usize + 1 + usize::from(last.sealed))
+        let was_converted = self.pages.iter().any(|page| page.was_converted);
+        self.pages.last().map_or(0, |last| {
+            last.page as usize + 1 + usize::from(last.sealed || was_converted)
+        })
     }
 
     /// Numbers of the pages that are missing before the last one.

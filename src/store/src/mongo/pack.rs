@@ -29,6 +29,8 @@ pub(super) const SCHEMA_VERSION: i32 = 1;
 /// The value of `storage` in a bucket whose readings are measurements.
 pub(super) const SERIES: &str = "timeseries";
 
+/// Set in the documents that a conversion to measurements writes.
+pub(super) const CONVERTED: &str = "converted";
 /// The field of a page's gate.
 pub(super) const GATE: &str = "gate";
 

@@ -131,6 +131,7 @@ impl Pages {
             storage_mode: page.storage_mode,
             readings_removed: false,
             gate: None,
+            was_converted: page.storage_mode == StorageMode::TimeSeries,
             bytes: stored_bytes(&page.rows),
         };
         self.pages

@@ -36,6 +36,8 @@ pub struct Page {
     pub readings_removed: bool,
     /// Its gate: the open slot, and the count that an append must expect to pass it.
     pub gate: Option<(GateSlot, u32)>,
+    /// A conversion to measurements wrote it.
+    pub was_converted: bool,
     pub(super) bytes: u64,
 }
 

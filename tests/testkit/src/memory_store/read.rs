@@ -91,6 +91,7 @@ impl Pages {
             rows,
             unreadable: 0,
             readings_removed: page.readings_removed,
+            was_converted: page.was_converted,
         }
     }
 

@@ -79,8 +79,10 @@ impl Pages {
     /// The same, but ended by a crash after this many statements; nothing is done in a bucket that
     /// has pages with readings, or has lost measurements.
     pub fn recompute_in_part(&mut self, sensor_id: &str, start: BucketStart, statements: usize) {
-        for (n, page) in self.steps(sensor_id, start).into_iter().take(statements) {
-            self.pages.insert((sensor_id.to_owned(), start, n), page);
+        for (n, mut page) in self.steps(sensor_id, start).into_iter().take(statements) {
+            let id = (sensor_id.to_owned(), start, n);
+            page.was_converted = self.pages.get(&id).is_some_and(|old| old.was_converted);
+            self.pages.insert(id, page);
         }
     }
 

@@ -43,6 +43,7 @@ fn page(n: u32, sealed: bool, readings: &[(i64, V)]) -> StoredPage {
         rows,
         unreadable: 0,
         readings_removed: false,
+        was_converted: false,
     }
 }
 

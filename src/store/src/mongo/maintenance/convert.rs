@@ -44,6 +44,9 @@
 //! - It appends to a page. `count` or `storage` differs. (If the pages on both sides have the same
 //!   count, only `storage` differs: the service's guard must contain the mode.)
 //! - It creates the page after a sealed one. There is one.
+//! - It appends to a page of a bucket that two conversions have moved there and back, and the page has
+//!   the same count again. The document of a converted bucket says so (`converted`), and the second
+//!   conversion leaves one page more, so it seals that page.
 //! - It inserts measurements for a bucket that consists of pages now, before its document write
 //!   conflicts. The measurements are leftovers; the service writes their readings to pages.
 //!

@@ -10,7 +10,7 @@ use crate::maintain::convert::NewPage;
 use crate::maintain::{MaintainError, StoredBucket, StoredPage};
 use crate::mongo::document::{is_set, summary_document, tags_document};
 use crate::mongo::error::{StatementError, command_code, statement_error};
-use crate::mongo::pack::{GATE, SCHEMA_VERSION, SERIES};
+use crate::mongo::pack::{CONVERTED, GATE, SCHEMA_VERSION, SERIES};
 use crate::mongo::read::bucket_reader::{Collections, failed, page_id, value_bson};
 use model::{BucketKey, Rows, StorageMode};
 
@@ -85,7 +85,10 @@ pub(crate) fn page_document(bucket: &StoredBucket, number: u32, page: &NewPage) 
     };
     match page.storage_mode {
         StorageMode::Bucket => document.insert("readings", readings(&page.rows)),
-        StorageMode::TimeSeries => document.insert("storage", SERIES),
+        StorageMode::TimeSeries => {
+            document.insert("storage", SERIES);
+            document.insert(CONVERTED, true)
+        }
     };
     if page.sealed {
         document.insert("has_overflow", true);
@@ -158,7 +161,17 @@ impl Collections {
             tags: next.tags.clone(),
             rows: Rows::default(),
         };
-        self.insert(page_document(bucket, page, &empty)).await
+        self.insert_page(bucket, page, &empty).await
+    }
+
+    /// Inserts a page that does not exist yet.
+    pub(crate) async fn insert_page(
+        &self,
+        bucket: &StoredBucket,
+        number: u32,
+        page: &NewPage,
+    ) -> Applied {
+        self.insert(page_document(bucket, number, page)).await
     }
 
     async fn insert(&self, document: Document) -> Applied {

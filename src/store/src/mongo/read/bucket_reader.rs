@@ -17,6 +17,7 @@ use crate::mongo::connection::Connection;
 use crate::mongo::detected::Detected;
 use crate::mongo::document::{between, entries, from_primary, int, storage_mode_of, value_of};
 use crate::mongo::error::describe;
+use crate::mongo::pack::CONVERTED;
 use crate::mongo::setup::{Listing, first_batch};
 use model::collections::{BUCKETS, READINGS};
 use model::{BucketKey, BucketStart, FieldSummary, Number, RowFlags, Rows, ValueRef};
@@ -222,6 +223,7 @@ impl Collections {
             rows,
             unreadable,
             readings_removed: found.get_bool("readings_removed").unwrap_or(false),
+            was_converted: found.get_bool(CONVERTED).unwrap_or(false),
         };
         let end_ms = time("bucket_end").unwrap_or(key.start.0 + self.span_ms);
         Some((key, end_ms, page))

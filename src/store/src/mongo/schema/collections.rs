@@ -316,6 +316,8 @@ fn validator() -> Document {
             // Absent: the readings are in this document. Present: they are measurements in
             // sensor_readings.
             "storage": { "enum": ["timeseries"] },
+            // The measurements were pages before (hourbucket convert).
+            "converted": { "bsonType": "bool" },
         },
     } }
 }
