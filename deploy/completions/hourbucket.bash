@@ -61,6 +61,9 @@ _hourbucket() {
             hourbucket,run)
                 cmd="hourbucket__subcmd__run"
                 ;;
+            hourbucket,sensors)
+                cmd="hourbucket__subcmd__sensors"
+                ;;
             hourbucket,tail)
                 cmd="hourbucket__subcmd__tail"
                 ;;
@@ -136,6 +139,9 @@ _hourbucket() {
             hourbucket__subcmd__help,run)
                 cmd="hourbucket__subcmd__help__subcmd__run"
                 ;;
+            hourbucket__subcmd__help,sensors)
+                cmd="hourbucket__subcmd__help__subcmd__sensors"
+                ;;
             hourbucket__subcmd__help,tail)
                 cmd="hourbucket__subcmd__help__subcmd__tail"
                 ;;
@@ -159,6 +165,15 @@ _hourbucket() {
                 ;;
             hourbucket__subcmd__help__subcmd__journal,salvage)
                 cmd="hourbucket__subcmd__help__subcmd__journal__subcmd__salvage"
+                ;;
+            hourbucket__subcmd__help__subcmd__sensors,merge)
+                cmd="hourbucket__subcmd__help__subcmd__sensors__subcmd__merge"
+                ;;
+            hourbucket__subcmd__help__subcmd__sensors,rename)
+                cmd="hourbucket__subcmd__help__subcmd__sensors__subcmd__rename"
+                ;;
+            hourbucket__subcmd__help__subcmd__sensors,replace)
+                cmd="hourbucket__subcmd__help__subcmd__sensors__subcmd__replace"
                 ;;
             hourbucket__subcmd__help__subcmd__tokens,add)
                 cmd="hourbucket__subcmd__help__subcmd__tokens__subcmd__add"
@@ -202,6 +217,30 @@ _hourbucket() {
             hourbucket__subcmd__journal__subcmd__help,salvage)
                 cmd="hourbucket__subcmd__journal__subcmd__help__subcmd__salvage"
                 ;;
+            hourbucket__subcmd__sensors,help)
+                cmd="hourbucket__subcmd__sensors__subcmd__help"
+                ;;
+            hourbucket__subcmd__sensors,merge)
+                cmd="hourbucket__subcmd__sensors__subcmd__merge"
+                ;;
+            hourbucket__subcmd__sensors,rename)
+                cmd="hourbucket__subcmd__sensors__subcmd__rename"
+                ;;
+            hourbucket__subcmd__sensors,replace)
+                cmd="hourbucket__subcmd__sensors__subcmd__replace"
+                ;;
+            hourbucket__subcmd__sensors__subcmd__help,help)
+                cmd="hourbucket__subcmd__sensors__subcmd__help__subcmd__help"
+                ;;
+            hourbucket__subcmd__sensors__subcmd__help,merge)
+                cmd="hourbucket__subcmd__sensors__subcmd__help__subcmd__merge"
+                ;;
+            hourbucket__subcmd__sensors__subcmd__help,rename)
+                cmd="hourbucket__subcmd__sensors__subcmd__help__subcmd__rename"
+                ;;
+            hourbucket__subcmd__sensors__subcmd__help,replace)
+                cmd="hourbucket__subcmd__sensors__subcmd__help__subcmd__replace"
+                ;;
             hourbucket__subcmd__tokens,add)
                 cmd="hourbucket__subcmd__tokens__subcmd__add"
                 ;;
@@ -239,7 +278,7 @@ _hourbucket() {
 
     case "${cmd}" in
         hourbucket)
-            opts="-h -V --config --help --version run probe check init decode import export tail reconcile convert remove dead-letters journal tokens completions config-reference help"
+            opts="-h -V --config --help --version run probe check init decode import export tail reconcile convert remove sensors dead-letters journal tokens completions config-reference help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -639,7 +678,7 @@ _hourbucket() {
             return 0
             ;;
         hourbucket__subcmd__help)
-            opts="run probe check init decode import export tail reconcile convert remove dead-letters journal tokens completions config-reference help"
+            opts="run probe check init decode import export tail reconcile convert remove sensors dead-letters journal tokens completions config-reference help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -935,6 +974,62 @@ _hourbucket() {
         hourbucket__subcmd__help__subcmd__run)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        hourbucket__subcmd__help__subcmd__sensors)
+            opts="rename merge replace"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        hourbucket__subcmd__help__subcmd__sensors__subcmd__merge)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        hourbucket__subcmd__help__subcmd__sensors__subcmd__rename)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        hourbucket__subcmd__help__subcmd__sensors__subcmd__replace)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
@@ -1461,6 +1556,152 @@ _hourbucket() {
                 return 0
             fi
             case "${prev}" in
+                --config)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        hourbucket__subcmd__sensors)
+            opts="-h --config --help rename merge replace help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --config)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        hourbucket__subcmd__sensors__subcmd__help)
+            opts="rename merge replace help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        hourbucket__subcmd__sensors__subcmd__help__subcmd__help)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        hourbucket__subcmd__sensors__subcmd__help__subcmd__merge)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        hourbucket__subcmd__sensors__subcmd__help__subcmd__rename)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        hourbucket__subcmd__sensors__subcmd__help__subcmd__replace)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        hourbucket__subcmd__sensors__subcmd__merge)
+            opts="-h --dry-run --yes --config --help into"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --config)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        hourbucket__subcmd__sensors__subcmd__rename)
+            opts="-h --dry-run --yes --config --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --config)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        hourbucket__subcmd__sensors__subcmd__replace)
+            opts="-h --at --dry-run --yes --config --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --at)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 --config)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0

@@ -257,7 +257,8 @@ fn shell(
         .arg(script)
         .current_dir(service.dir())
         .env("PATH", path)
-        .env("no_proxy", "127.0.0.1");
+        .env("no_proxy", "127.0.0.1")
+        .env("HOURBUCKET_HTTP__LISTEN", &http);
     // As on a user's machine: the configuration in the default place, and the URI in the
     // environment.
     std::fs::create_dir_all(service.dir().join("config")).unwrap();
@@ -311,6 +312,56 @@ fn commands_of_the_mqtt_guide() {
 #[test]
 fn commands_of_the_export_guide() {
     run_commands("docs/export.md");
+}
+
+#[test]
+fn commands_of_the_forwarding_guide() {
+    let page = "docs/forwarding.md";
+    let blocks = guides::blocks(page, &guides::read(page));
+    let dir = tempfile::tempdir().unwrap();
+    for block in blocks.iter().filter(|b| b.is("sh", "centre")) {
+        let binary = PathBuf::from(env!("CARGO_BIN_EXE_hourbucket"));
+        let text = block
+            .text
+            .replace("hourbucket ", &format!("{} ", binary.display()));
+        let done = Command::new("bash")
+            .args(["-ec", &text])
+            .current_dir(dir.path())
+            .status();
+        assert!(done.expect("bash").success(), "{text}");
+    }
+    let path = |name: &str| format!("{:?}", dir.path().join(name));
+    let uri = Mongod::shared().uri();
+    let centre = Service::start(
+        &format!(
+            "flush.max_age = \"200ms\"\nhttp.tokens_file = {}\n",
+            path("tokens.toml")
+        ),
+        &[
+            ("STORE__URI", &uri),
+            ("STORE__DATABASE", &unique_database("guide_forward")),
+        ],
+    );
+    let here = |text: &str| {
+        text.replace("https://centre.example:8080", &centre.http())
+            .replace("\"forward-token\"", &path("forward-token"))
+    };
+    let config: String = blocks
+        .iter()
+        .filter(|b| b.is("toml", "run"))
+        .map(|b| here(&b.text))
+        .collect();
+    let edge = Service::start(&config, &[]);
+    let broker = Mosquitto::start("");
+    let commands: Vec<&Block> = blocks.iter().filter(|b| b.is("sh", "run")).collect();
+    let outputs = shell(&edge, &broker, &[], &commands);
+    for (block, printed) in commands.iter().zip(outputs) {
+        if let Some(mut output) = block.output.clone() {
+            output.text = here(&output.text);
+            guides::compare(&output, &printed);
+        }
+    }
+    centre.wait_settled(1, PATIENCE);
 }
 
 // ---- queries

@@ -23,6 +23,7 @@ mod failing_commands;
 mod figures;
 mod forward;
 mod guides;
+mod identity;
 mod import;
 mod influx;
 mod interrupted_inserts;

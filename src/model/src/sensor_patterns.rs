@@ -17,7 +17,8 @@ pub(crate) const STARS_MAX: usize = 8;
 const HEAD_BYTES: usize = size_of::<u64>();
 
 /// A list of patterns; a sensor is selected if one of them matches its id. Cheap to clone.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// The default selects none.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SensorPatterns(Arc<[Pattern]>);
 
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -211,11 +211,17 @@ impl<'s> ColumnsMaintenance<'s> {
     }
 
     /// Replaces the columns and hours of a day if they are not those of its readings, also by fewer.
-    /// Returns whether it did. An open day without columns gets none.
+    /// Returns whether it did. An open day without columns gets none. `is_forced`: also equal ones, with
+    /// which the day's document gets its fields again.
     ///
     /// # Errors
     /// The store failed, or refuses the columns.
-    pub(crate) async fn settle(&self, day: &SensorDay, now_ms: i64) -> Result<bool, StoreError> {
+    pub(crate) async fn settle(
+        &self,
+        day: &SensorDay,
+        now_ms: i64,
+        is_forced: bool,
+    ) -> Result<bool, StoreError> {
         let stored = stored_readings(self.store, day).await;
         let has_none = stored.as_ref().is_ok_and(Rows::is_empty);
         let computed = match self.encode(day).await? {
@@ -224,6 +230,7 @@ impl<'s> ColumnsMaintenance<'s> {
             Err(NoColumns::Empty) if has_none => return Ok(false),
             Err(NoColumns::Empty) => DayColumns::default(),
             Ok(_) if has_none && day.day.end_ms > now_ms => return Ok(false),
+            Ok(computed) if is_forced => computed,
             Ok(computed) => match self.difference(day).await? {
                 None => return Ok(false),
                 Some(_) => computed,

@@ -25,6 +25,7 @@ mod probe;
 mod rejected;
 mod remove;
 mod run;
+mod sensors;
 mod tail;
 mod tokens;
 
@@ -143,6 +144,13 @@ enum Command {
     /// Remove readings, single values, or sensors wholly, after a confirmation; the service may run. Can
     /// be interrupted and repeated; exit code 0: done, 1: something was kept, 2: failed
     Remove(remove::Remove),
+    /// Rename, merge or replace sensors: their readings count for another id, and so does what arrives;
+    /// the service may run. Can be interrupted and repeated; exit code 0: done, 1: something was kept,
+    /// 2: failed
+    Sensors {
+        #[command(subcommand)]
+        command: sensors::Sensors,
+    },
     /// List, replay or remove dead letters: messages that could not be decoded or stored
     DeadLetters {
         #[command(subcommand)]
@@ -191,6 +199,7 @@ impl Command {
             | Command::Reconcile(_)
             | Command::Convert(_)
             | Command::Remove(_)
+            | Command::Sensors { .. }
             | Command::DeadLetters { .. }
             | Command::Journal { .. } => MAINTENANCE_FAILED,
             _ => 1,
@@ -275,6 +284,7 @@ fn config_failed(command: &Command, error: impl std::fmt::Display) -> ExitCode {
         | Command::Reconcile(_)
         | Command::Convert(_)
         | Command::Remove(_)
+        | Command::Sensors { .. }
         | Command::DeadLetters { .. } => ExitCode::from(MAINTENANCE_FAILED),
         Command::Run => ExitCode::from(CONFIG_UNUSABLE),
         _ => failed,
@@ -337,6 +347,10 @@ fn with_config(
         Command::DeadLetters { command } if loaded.config.forward.is_on() => {
             rejected::run(&loaded.config, command)
         }
+        Command::Sensors { command } => runtime
+            .block_on(with_store(&loaded.config, async |config, store| {
+                sensors::run(config, store, command).await
+            })),
         Command::DeadLetters { command } => runtime
             .block_on(with_store(&loaded.config, async |config, store| {
                 dead_letters::run(config, store, command).await

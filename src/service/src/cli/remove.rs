@@ -15,14 +15,14 @@ use config::Config;
 use model::catalog::arrival_step_ms;
 use model::{Clock, SensorPatterns, SystemClock, Zone};
 use store::maintain::condition::Condition;
-use store::maintain::removal::Removal;
+use store::maintain::removal::{Keys, Removal};
 use store::maintain::report::printable;
 use store::maintain::{moment, settled_ms, time};
-use store::mongo::{MongoStore, RemoveOptions, Removed, alone};
+use store::mongo::{Alone, MongoStore, RemoveOptions, Removed, alone};
 use telemetry::audit;
 
 /// Interval between progress lines.
-const PROGRESS_EVERY: Duration = Duration::from_secs(10);
+pub(super) const PROGRESS_EVERY: Duration = Duration::from_secs(10);
 
 #[derive(Args)]
 pub(crate) struct Remove {
@@ -61,6 +61,7 @@ impl Remove {
             to_ms: self.to.unwrap_or(EVER.1),
             field: self.field.clone(),
             condition: self.condition.clone().unwrap_or_default(),
+            keys: Keys::All,
         })
     }
 
@@ -68,7 +69,6 @@ impl Remove {
     fn details(&self) -> Map<String, Value> {
         let mut details = Map::new();
         details.insert("sensors".into(), json!(self.sensors));
-        let uid = std::fs::metadata("/proc/self").map(|process| process.uid());
         let texts = [
             ("from", self.from.map(|from| json!(time(from)))),
             ("to", self.to.map(|to| json!(time(to)))),
@@ -79,7 +79,7 @@ impl Remove {
                     .as_ref()
                     .map(|condition| json!(condition.to_string())),
             ),
-            ("uid", uid.ok().map(|uid| json!(uid))),
+            ("uid", uid().map(|uid| json!(uid))),
         ];
         for (name, value) in texts {
             details.extend(value.map(|value| (name.to_owned(), value)));
@@ -101,27 +101,16 @@ pub(crate) async fn remove(config: &Config, store: MongoStore, arguments: Remove
     {
         return maintenance_failed("--from must be before --to");
     }
-    if let Err(failure) = store.schema().check_metadata().await {
-        return maintenance_failed(failure);
-    }
-    let _alone = match alone(&config.store).await {
+    let _alone = match begin(config, &store).await {
         Ok(alone) => alone,
-        Err(failure) => return maintenance_failed(failure),
+        Err(code) => return code,
     };
     let now_ms = SystemClock::new().now().wall_ms;
     let plan = RemoveOptions {
         sensors,
         removal,
-        now_ms,
-        settled_before_ms: now_ms - settled_ms(config.bucket.span),
-        zone: Zone::from(config.rollup.zone),
-        has_days: config.rollup.days,
-        columns: config.columns.enabled.then(|| weightings(config)),
-        recent_max: config.latest.enabled.then_some(config.latest.recent),
-        latest_interval: config.latest.interval,
-        arrival_step_ms: arrival_step_ms(config.sensors.silent_after),
-        page: page_size(config),
         dry_run: true,
+        ..settings(config, now_ms)
     };
     let planned = match run(&store, &plan).await {
         Ok(planned) => planned,
@@ -137,10 +126,9 @@ pub(crate) async fn remove(config: &Config, store: MongoStore, arguments: Remove
     // With nothing to remove, an interrupted run may have left something to compute.
     let has_some = planned.readings + planned.values > 0;
     if has_some && !arguments.yes {
-        match confirmed() {
-            Ok(true) => {}
-            Ok(false) => return maintenance_failed("nothing was removed"),
-            Err(why) => return maintenance_failed(why),
+        let question = "Remove this? It cannot be undone. [y/N] ";
+        if let Err(why) = confirm(question, "removed") {
+            return maintenance_failed(why);
         }
     }
     let mut details = arguments.details();
@@ -190,18 +178,63 @@ async fn run(
     store.maintenance().remove(store, options, progress).await
 }
 
-/// Asks whether to go on.
-fn confirmed() -> Result<bool, &'static str> {
+/// What the configuration says about removals; of no sensor.
+pub(super) fn settings(config: &Config, now_ms: i64) -> RemoveOptions {
+    RemoveOptions {
+        sensors: SensorPatterns::default(),
+        removal: None,
+        now_ms,
+        settled_before_ms: now_ms - settled_ms(config.bucket.span),
+        zone: Zone::from(config.rollup.zone),
+        has_days: config.rollup.days,
+        columns: config.columns.enabled.then(|| weightings(config)),
+        recent_max: config.latest.enabled.then_some(config.latest.recent),
+        latest_interval: config.latest.interval,
+        arrival_step_ms: arrival_step_ms(config.sensors.silent_after),
+        page: page_size(config),
+        dry_run: false,
+    }
+}
+
+/// The id of the user that runs the command.
+pub(super) fn uid() -> Option<u32> {
+    let process = std::fs::metadata("/proc/self").ok()?;
+    Some(process.uid())
+}
+
+/// Begins a command that changes stored readings: no other one may run.
+pub(super) async fn begin(config: &Config, store: &MongoStore) -> Result<Alone, ExitCode> {
+    let checked = store.schema().check_metadata().await;
+    checked.map_err(maintenance_failed)?;
+    alone(&config.store).await.map_err(maintenance_failed)
+}
+
+/// Why a command does nothing, with what it would have done, such as `removed`.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum NotConfirmed {
+    #[error("nothing was {0}; add --yes to confirm")]
+    NoTerminal(&'static str),
+    #[error("nothing was {0}")]
+    Refused(&'static str),
+    #[error("standard input cannot be read")]
+    NoAnswer,
+}
+
+/// Asks whether to go on. `done`: what happens to the readings then, such as `removed`.
+pub(super) fn confirm(question: &str, done: &'static str) -> Result<(), NotConfirmed> {
     if !io::stdin().is_terminal() {
-        return Err("nothing was removed; add --yes to confirm");
+        return Err(NotConfirmed::NoTerminal(done));
     }
     let mut out = io::stderr().lock();
-    let _ = write!(out, "Remove this? It cannot be undone. [y/N] ");
+    let _ = write!(out, "{question}");
     let _ = out.flush();
     let mut answer = String::new();
     let read = io::stdin().lock().read_line(&mut answer);
-    read.map_err(|_| "standard input cannot be read")?;
-    Ok(["y", "yes"].contains(&answer.trim().to_lowercase().as_str()))
+    read.map_err(|_| NotConfirmed::NoAnswer)?;
+    match ["y", "yes"].contains(&answer.trim().to_lowercase().as_str()) {
+        true => Ok(()),
+        false => Err(NotConfirmed::Refused(done)),
+    }
 }
 
 fn print_planned(planned: &Removed, is_whole: bool) {
@@ -226,20 +259,9 @@ fn print_planned(planned: &Removed, is_whole: bool) {
     }
 }
 
-fn print_removed(removed: &Removed, is_whole: bool) {
+pub(super) fn print_removed(removed: &Removed, is_whole: bool) {
     print_kept(removed);
-    if removed.leftovers > 0 {
-        print_line(&format!(
-            "note: {} hours are pages now. This server deletes only whole series, so their \
-             measurements stay, invisible to readers, until retention removes them",
-            removed.leftovers
-        ));
-    } else if removed.converted > 0 {
-        print_line(&format!(
-            "note: {} hours of measurements are pages now",
-            removed.converted
-        ));
-    }
+    print_notes(removed);
     if removed.entries_kept > 0 {
         let what = match is_whole {
             true => "stay",
@@ -258,13 +280,6 @@ fn print_removed(removed: &Removed, is_whole: bool) {
             removed.still_arriving
         ));
     }
-    if removed.unsettled > 0 {
-        print_line(&format!(
-            "note: services keep computing {} days. Queries use their hours until you run the command \
-             again",
-            removed.unsettled
-        ));
-    }
     print_line(&format!(
         "{}; computed {} days again; changed {} latest states and {} entries of the catalogue",
         summed("removed", removed),
@@ -272,6 +287,29 @@ fn print_removed(removed: &Removed, is_whole: bool) {
         removed.latest,
         removed.entries
     ));
+}
+
+/// What became pages, and what services still compute.
+pub(super) fn print_notes(removed: &Removed) {
+    if removed.leftovers > 0 {
+        print_line(&format!(
+            "note: {} hours are pages now. This server deletes only whole series, so their \
+             measurements stay, invisible to readers, until retention removes them",
+            removed.leftovers
+        ));
+    } else if removed.converted > 0 {
+        print_line(&format!(
+            "note: {} hours of measurements are pages now",
+            removed.converted
+        ));
+    }
+    if removed.unsettled > 0 {
+        print_line(&format!(
+            "note: services keep computing {} days. Queries use their hours until you run the command \
+             again",
+            removed.unsettled
+        ));
+    }
 }
 
 fn summed(verb: &str, of: &Removed) -> String {
@@ -285,14 +323,14 @@ fn summed(verb: &str, of: &Removed) -> String {
     format!("{verb} {readings}{values} from {hours} of {sensors}")
 }
 
-fn counted(n: u64, what: &str) -> String {
+pub(super) fn counted(n: u64, what: &str) -> String {
     match n {
         1 => format!("1 {what}"),
         n => format!("{n} {what}s"),
     }
 }
 
-fn print_kept(of: &Removed) {
+pub(super) fn print_kept(of: &Removed) {
     for (bucket, why) in &of.kept {
         let sensor = printable(&bucket.sensor_id);
         print_line(&format!("kept: {sensor} {}: {why}", time(bucket.start.0)));

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use super::audit::{Kind, audit};
 use super::bucket::{Recomputed, without_duplicates};
-use super::removal::Removal;
+use super::removal::{Removal, missing};
 use super::{BucketMeasurements, PageSize, ReadingCounts, Step, StoredBucket, StoredPage};
 use crate::summary_pages::chunks;
 use model::rows::StatementLimits;
@@ -188,6 +188,8 @@ pub struct Conversion {
     settings: ConversionSettings,
     /// What a conversion to pages leaves out.
     removal: Option<Arc<Removal>>,
+    /// What a conversion to pages adds unless the bucket has it.
+    added: Option<Arc<Rows>>,
     tries: u32,
     moved: Option<u64>,
     state: State,
@@ -226,6 +228,7 @@ impl Conversion {
             key,
             settings,
             removal: None,
+            added: None,
             tries: 0,
             moved: None,
             state: State::Documents,
@@ -240,6 +243,18 @@ impl Conversion {
     ) -> Conversion {
         Conversion {
             removal: Some(removal),
+            ..Conversion::new(key, settings)
+        }
+    }
+
+    /// The conversion to pages together with other readings of this hour.
+    pub(crate) fn adding(
+        key: BucketKey,
+        settings: ConversionSettings,
+        added: Arc<Rows>,
+    ) -> Conversion {
+        Conversion {
+            added: Some(added),
             ..Conversion::new(key, settings)
         }
     }
@@ -468,7 +483,11 @@ impl Conversion {
             EqualReadings::KeepAll => measured.rows,
             EqualReadings::KeepFirst => without_duplicates(&measured.rows, &mut HashSet::new()),
         };
-        let rows = self.left_of(rows);
+        let mut rows = self.left_of(rows);
+        if let Some(added) = &self.added {
+            let added = missing([&rows], added);
+            rows.append(&added);
+        }
         let room = StatementLimits {
             rows: self.settings.page.readings_max as usize,
             bytes: self.settings.page.bytes_max,

@@ -1,8 +1,9 @@
 //! Checks, repairs and converts stored data; this half needs no database. [`bucket`] models a
 //! stored bucket, [`mod@audit`] finds its faults, [`report`] prints the findings, [`convert`] plans
-//! the conversion of a bucket. The other half,
+//! the conversion of a bucket, `addition` how readings are added to one. The other half,
 //! `store::mongo::{reconcile, convert}`, reads and writes. Pure.
 
+pub(crate) mod addition;
 pub mod audit;
 pub mod bucket;
 pub mod condition;

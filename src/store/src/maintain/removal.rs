@@ -1,9 +1,12 @@
 //! What `hourbucket remove` takes from the readings of a bucket. Pure.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
+use model::rows::Row;
 use model::{ReadingKey, RowFlags, Rows};
 
+use super::ReadingCounts;
 use super::condition::Condition;
 
 /// Which readings, or which of their values, are removed.
@@ -17,6 +20,30 @@ pub struct Removal {
     pub field: Option<String>,
     /// Only readings for which this holds.
     pub condition: Condition,
+    /// Which of them.
+    pub keys: Keys,
+}
+
+/// Selects readings by what they are.
+#[derive(Debug, Clone, Default)]
+pub enum Keys {
+    /// All.
+    #[default]
+    All,
+    /// Only these.
+    Only(Arc<HashSet<ReadingKey>>),
+    /// All but these.
+    Except(Arc<HashSet<ReadingKey>>),
+}
+
+impl Keys {
+    fn select(&self, row: &Row<'_>) -> bool {
+        match self {
+            Keys::All => true,
+            Keys::Only(keys) => keys.contains(&row.key()),
+            Keys::Except(keys) => !keys.contains(&row.key()),
+        }
+    }
 }
 
 /// What a removal leaves.
@@ -40,7 +67,8 @@ impl Left {
 impl Removal {
     /// Whether it takes every reading of this time range (ms since 1970), whatever its values.
     pub(crate) fn covers(&self, from_ms: i64, to_ms: i64) -> bool {
-        let is_whole = self.field.is_none() && self.condition.is_empty();
+        let is_whole =
+            self.field.is_none() && self.condition.is_empty() && matches!(self.keys, Keys::All);
         is_whole && self.from_ms <= from_ms && to_ms <= self.to_ms
     }
 
@@ -63,11 +91,12 @@ impl Removal {
     }
 
     /// Whether something of this reading goes.
-    pub(crate) fn takes(&self, row: &model::rows::Row<'_>) -> bool {
+    pub(crate) fn takes(&self, row: &Row<'_>) -> bool {
         let has_field = |field: &String| row.named().any(|(name, _)| name == field);
         (self.from_ms..self.to_ms).contains(&row.ts_ms)
             && self.field.as_ref().is_none_or(has_field)
             && self.condition.holds(row)
+            && self.keys.select(row)
     }
 
     fn apply_to(&self, rows: &Rows, seen: &mut HashSet<ReadingKey>) -> Left {
@@ -90,6 +119,14 @@ impl Removal {
         }
         left
     }
+}
+
+/// The readings of which a bucket with these pages has none, or fewer.
+pub(crate) fn missing<'r>(pages: impl IntoIterator<Item = &'r Rows>, readings: &Rows) -> Rows {
+    let mut held = ReadingCounts::from_rows(pages);
+    let mut missing = readings.clone();
+    missing.retain(|row| !held.take(&row.key()));
+    missing
 }
 
 #[cfg(test)]
@@ -118,6 +155,7 @@ mod tests {
                 "" => Condition::default(),
                 text => text.parse().unwrap(),
             },
+            keys: Keys::All,
         }
     }
 
@@ -161,5 +199,43 @@ mod tests {
             .collect();
         assert_eq!(kept, [(12, 1), (25, 2)]);
         assert!(!left[1].is_changed() && left[1].rows.len() == 2);
+    }
+
+    #[test]
+    fn readings_are_selected_by_what_they_are() {
+        let all = rows(&[
+            (10, &[("a", 1)]),
+            (11, &[("a", 1)]),
+            (15, &[("a", 2)]),
+            (20, &[("a", 1)]),
+        ]);
+        let keys: HashSet<ReadingKey> = all.iter().take(2).map(|row| row.key()).collect();
+        let keys = Arc::new(keys);
+        for (keys, left) in [
+            (Keys::Only(keys.clone()), vec![15, 20]),
+            (Keys::Except(keys), vec![10, 11, 20]),
+        ] {
+            let removal = Removal {
+                keys,
+                ..removal(None, "")
+            };
+            assert!(!removal.covers(10, 20));
+            let found = removal.apply([&all]).remove(0).rows;
+            assert_eq!(found.iter().map(|row| row.ts_ms).collect::<Vec<_>>(), left);
+        }
+    }
+
+    #[test]
+    fn of_equal_readings_as_many_stay_as_one_side_has() {
+        let one: (i64, &[(&str, i64)]) = (10, &[("a", 1)]);
+        let held = [rows(&[one, (11, &[("a", 1)])]), rows(&[one])];
+        let given = rows(&[one, one, one, (12, &[("a", 1)])]);
+        let left = missing(&held, &given);
+        let times: Vec<i64> = left.iter().map(|row| row.ts_ms).collect();
+        assert_eq!(times, [10, 12]);
+        // Given once more after a kill, nothing is added.
+        let mut all = held.to_vec();
+        all.push(left);
+        assert!(missing(&all, &given).is_empty());
     }
 }

@@ -53,10 +53,10 @@ mod write;
 
 pub use dead_letters::{DeadLetterDocument, DeadLetterId, DeadLetterStore};
 pub use maintenance::Maintenance;
-pub use maintenance::alone::alone;
+pub use maintenance::alone::{Alone, alone};
 pub use maintenance::convert::{ConvertOptions, Hook};
 pub use maintenance::reconcile::ReconcileOptions;
-pub use maintenance::remove::{RemoveOptions, Removed};
+pub use maintenance::remove::{MoveKind, MoveOptions, Moved, RemoveOptions, Removed};
 pub use model::collections::{BUCKETS, CATALOG, LATEST, READINGS};
 pub use pack::packed_bytes;
 pub use read::pipelines::{ReadingsLocation, raw_readings_pipeline};

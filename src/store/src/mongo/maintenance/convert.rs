@@ -398,4 +398,4 @@ impl Run<'_> {
 }
 
 /// The years 0 to 9999, in milliseconds since 1970: the range of dates in MongoDB's own functions.
-const EVER: (i64, i64) = (-62_167_219_200_000, 253_402_300_800_000);
+pub(super) const EVER: (i64, i64) = (-62_167_219_200_000, 253_402_300_800_000);

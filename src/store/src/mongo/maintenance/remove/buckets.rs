@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use mongodb::bson::{DateTime, Document, doc};
 
-use super::{EXAMPLES_MAX, Run, store_failed};
+use super::moving::only_of;
+use super::{EXAMPLES_MAX, Removed, Run, store_failed};
 use crate::days::{DayMark, REMOVAL};
 use crate::maintain::bucket::Recomputed;
 use crate::maintain::convert::{
@@ -23,11 +24,11 @@ use model::{BucketKey, Rows, SensorId, StorageMode};
 
 /// Attempts for a bucket that other writers keep changing, and the pause before the next one,
 /// multiplied by their number.
-const TRIES: u32 = 10;
-const RETRY_PAUSE: Duration = Duration::from_millis(20);
+pub(super) const TRIES: u32 = 10;
+pub(super) const RETRY_PAUSE: Duration = Duration::from_millis(20);
 
 /// What came of one attempt.
-enum Attempt {
+pub(super) enum Attempt {
     Done,
     /// Another writer has changed the bucket, or is about to: read it again. What is to be done if it
     /// stays so.
@@ -35,7 +36,7 @@ enum Attempt {
 }
 
 impl Attempt {
-    fn changing() -> Attempt {
+    pub(super) fn changing() -> Attempt {
         Attempt::Again("it kept changing: run the command again".to_owned())
     }
 }
@@ -48,11 +49,12 @@ struct Taken {
 }
 
 impl Run<'_> {
-    /// Removes from all buckets of a sensor.
+    /// Removes from all buckets of a sensor; calls `progress` after each.
     pub(super) async fn buckets_of(
         &mut self,
         sensor: &SensorId,
         removal: &Arc<Removal>,
+        progress: &mut impl FnMut(&Removed),
     ) -> Result<(), MaintainError> {
         let span = self.of.reader.connection().span();
         let selection = Selection {
@@ -65,6 +67,7 @@ impl Run<'_> {
         let mut stream = all.stream(&selection).await?;
         while let Some(bucket) = stream.next().await? {
             self.bucket(bucket, removal).await?;
+            progress(&self.done);
         }
         self.done.affected += u64::from(self.done.buckets > before);
         Ok(())
@@ -90,6 +93,14 @@ impl Run<'_> {
                 self.done.keep(&key, why);
                 return Ok(());
             }
+            if let Some(sensor_id) = self.into.clone() {
+                let start = key.start;
+                let into = BucketKey { sensor_id, start };
+                if let Some(why) = self.give(&into, &bucket, &rows, removal).await? {
+                    self.done.keep(&key, why);
+                    return Ok(());
+                }
+            }
             if !std::mem::replace(&mut is_counted, true) {
                 self.count(&key, taken);
             }
@@ -98,6 +109,13 @@ impl Run<'_> {
             }
             self.mark(&key).await?;
             let attempt = match bucket.storage_mode() {
+                // Its summary was copied.
+                StorageMode::TimeSeries if bucket.has_lost_measurements() => {
+                    self.drop_pages(&bucket).await?
+                }
+                StorageMode::TimeSeries if self.into.is_some() => {
+                    self.convert(&key, &only_of(&rows, removal)).await?
+                }
                 StorageMode::TimeSeries => self.convert(&key, removal).await?,
                 StorageMode::Bucket => self.pages(&bucket, rows, removal).await?,
             };
@@ -178,6 +196,10 @@ impl Run<'_> {
         if bucket.strays().next().is_some() || !bucket.gaps().is_empty() {
             return Some("run `hourbucket reconcile --repair` first".to_owned());
         }
+        if self.into.is_some() {
+            // What is lost is decided when it is added to the other sensor.
+            return None;
+        }
         if bucket.has_lost_measurements() {
             return Some("some of its measurements were removed by retention".to_owned());
         }
@@ -189,7 +211,7 @@ impl Run<'_> {
     }
 
     /// Marks the day of a bucket, before it is changed.
-    async fn mark(&mut self, key: &BucketKey) -> Result<(), MaintainError> {
+    pub(super) async fn mark(&mut self, key: &BucketKey) -> Result<(), MaintainError> {
         if !self.options.has_days && self.options.columns.is_none() {
             return Ok(());
         }
@@ -211,20 +233,33 @@ impl Run<'_> {
         Ok(())
     }
 
+    /// How a bucket of measurements becomes pages.
+    pub(super) fn conversion(&self) -> ConversionSettings {
+        ConversionSettings {
+            leftovers: match self.deletes_by_time {
+                true => LeftoverRemoval::Remove,
+                false => LeftoverRemoval::Leave,
+            },
+            ..one_attempt(StorageMode::Bucket, self.options.page)
+        }
+    }
+
     /// Replaces a bucket of measurements by pages with what is left.
     async fn convert(
         &mut self,
         key: &BucketKey,
         removal: &Arc<Removal>,
     ) -> Result<Attempt, MaintainError> {
-        let settings = ConversionSettings {
-            leftovers: match self.deletes_by_time {
-                true => LeftoverRemoval::Remove,
-                false => LeftoverRemoval::Leave,
-            },
-            ..one_attempt(StorageMode::Bucket, self.options.page)
-        };
+        let settings = self.conversion();
         let conversion = Conversion::removing(key.clone(), settings, removal.clone());
+        self.converted(conversion).await
+    }
+
+    /// Executes a conversion to pages.
+    pub(super) async fn converted(
+        &mut self,
+        conversion: Conversion,
+    ) -> Result<Attempt, MaintainError> {
         match self.all.convert(conversion, &|_, _| Ok(())).await {
             Ok(Conclusion::Done(Outcome {
                 moved: Some(_),
@@ -331,14 +366,18 @@ impl Run<'_> {
     }
 
     /// Changes a page; `false` if it is not as it was read.
-    async fn set(&self, filter: Document, change: Document) -> Result<bool, MaintainError> {
+    pub(super) async fn set(
+        &self,
+        filter: Document,
+        change: Document,
+    ) -> Result<bool, MaintainError> {
         let result = self.all.buckets.update_one(filter, change).await;
         Ok(result.map_err(failed("changing a page"))?.matched_count == 1)
     }
 }
 
 /// The change of a page that keeps these rows.
-fn rewritten(bucket: &StoredBucket, page: &StoredPage, rows: &Rows) -> Document {
+pub(super) fn rewritten(bucket: &StoredBucket, page: &StoredPage, rows: &Rows) -> Document {
     let recomputed = Recomputed::from_rows([rows]);
     let mut set = counted(&recomputed, 0);
     set.insert("readings", readings(rows));
@@ -381,6 +420,7 @@ fn taken(bucket: &StoredBucket, rows: &[Rows], removal: &Removal) -> Option<Take
     (taken.readings + taken.values > 0).then_some(taken)
 }
 
+/// Its values, sorted by field: their order in a page is not fixed.
 fn shown(row: &Row<'_>) -> String {
     let value = |(name, value): (&str, model::ValueRef<'_>)| match value.to_value() {
         model::Value::Double(v) => format!("{name}={v}"),
@@ -388,6 +428,7 @@ fn shown(row: &Row<'_>) -> String {
         model::Value::Bool(v) => format!("{name}={v}"),
         model::Value::Str(v) => format!("{name}={v:?}"),
     };
-    let values: Vec<String> = row.named().map(value).collect();
+    let mut values: Vec<String> = row.named().map(value).collect();
+    values.sort_unstable();
     values.join(" ")
 }

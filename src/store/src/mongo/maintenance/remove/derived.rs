@@ -6,7 +6,7 @@ use std::time::Duration;
 use mongodb::bson::{Bson, DateTime, Document, RawDocumentBuf, doc};
 use tokio::time::Instant;
 
-use super::{PATIENCE, Run, store_failed};
+use super::{PATIENCE, Run, Selected, store_failed};
 use crate::days::{DayMark, MarkQuery, MarksOf, REMOVAL, SensorDay};
 use crate::maintain::MaintainError;
 use crate::maintain::removal::Removal;
@@ -31,13 +31,12 @@ impl Run<'_> {
     /// A service that computes a day has a mark of it from before it reads the pages until it has
     /// written. So a day is settled if no service had a mark, and then its documents were equal to its
     /// pages. An open day is settled at once: no service computes it before it has ended.
-    pub(super) async fn settle_days(&mut self) -> Result<(), MaintainError> {
-        let marks = self.marks(MarksOf::Instance(REMOVAL.into())).await?;
-        let patterns = &self.options.sensors;
-        let selected = marks.into_iter();
-        let mut left: Vec<DayMark> = selected
-            .filter(|mark| patterns.matches(&mark.sensor_id))
-            .collect();
+    pub(super) async fn settle_days(
+        &mut self,
+        is_selected: impl Fn(&SensorId) -> bool,
+    ) -> Result<(), MaintainError> {
+        let mut left = self.marks(MarksOf::Instance(REMOVAL.into())).await?;
+        left.retain(|mark| is_selected(&mark.sensor_id));
         let until = Instant::now() + PATIENCE;
         loop {
             let computing = self.marked_by_services(&left).await?;
@@ -126,7 +125,8 @@ impl Run<'_> {
                 let span = self.of.reader.connection().span();
                 let zone = self.options.zone;
                 let columns = ColumnsMaintenance::new(self.store, zone, span, weightings);
-                let settled = columns.settle(&day, self.options.now_ms).await;
+                let now_ms = self.options.now_ms;
+                let settled = columns.settle(&day, now_ms, is_changed).await;
                 is_changed |= settled.map_err(store_failed)?;
             }
             if !is_changed {
@@ -170,15 +170,11 @@ impl Run<'_> {
     }
 
     /// Compares the latest states with what is left.
-    pub(super) async fn latest_of_all(
-        &mut self,
-        sensors: &BTreeSet<SensorId>,
-        removal: &Removal,
-    ) -> Result<(), MaintainError> {
+    pub(super) async fn latest_of_all(&mut self, of: &[Selected]) -> Result<(), MaintainError> {
         let Some(recent_max) = self.options.recent_max else {
             return Ok(());
         };
-        for sensor in sensors {
+        for (sensor, removal) in of {
             for _ in 0..TRIES {
                 match self.latest(sensor, removal, recent_max).await? {
                     Some(is_changed) => {
@@ -295,7 +291,7 @@ impl Run<'_> {
 
     /// Adds the newest stored readings to `rows`, until there is one of each of these fields, and
     /// enough recent ones.
-    async fn newest_left(
+    pub(super) async fn newest_left(
         &self,
         sensor: &SensorId,
         mut rows: Rows,

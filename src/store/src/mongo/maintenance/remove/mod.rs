@@ -39,11 +39,16 @@
 //! **Whole sensors** ([`whole`]) lose every document, the entry of the catalogue last, so that the next
 //! run finds a sensor that was removed in part.
 //!
+//! [`moving`] gives what is taken to another sensor.
+//!
 //! A removal and a conversion exclude each other ([`super::alone`]).
 
 mod buckets;
 mod derived;
+mod moving;
 mod whole;
+
+pub use moving::{MoveKind, MoveOptions, Moved};
 
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
@@ -156,6 +161,10 @@ struct Run<'a> {
     options: &'a RemoveOptions,
     /// There is a collection of measurements.
     is_measured: bool,
+    /// The sensor that gets what is taken.
+    into: Option<SensorId>,
+    /// Its measurements become pages only in buckets that ended by this time (ms since 1970).
+    into_settled_before_ms: i64,
     /// Days that this run has marked, by their start (ms since 1970).
     marked: HashSet<(SensorId, i64)>,
     /// Whether the server deletes measurements by time.
@@ -175,19 +184,7 @@ impl Maintenance {
         options: &RemoveOptions,
         mut progress: impl FnMut(&Removed),
     ) -> Result<Removed, MaintainError> {
-        let detected = self.reader.detected();
-        let found = find_measurements(self.reader.connection(), detected).await?;
-        let is_measured = found != MeasurementsFound::Absent;
-        let mut run = Run {
-            of: self,
-            all: self.reader.collections(),
-            store,
-            options,
-            is_measured,
-            marked: HashSet::new(),
-            deletes_by_time: true,
-            done: Removed::default(),
-        };
+        let mut run = self.run(store, options).await?;
         let (sensors, fields) = run.sensors().await?;
         if sensors.is_empty() {
             let why = "no stored sensor matches; `*` stands for any text";
@@ -199,27 +196,90 @@ impl Maintenance {
             Some(removal) => {
                 check_fields(removal, &fields)?;
                 let removal = Arc::new(removal.clone());
-                for sensor in &sensors {
-                    run.buckets_of(sensor, &removal).await?;
-                    progress(&run.done);
-                }
-                if !options.dry_run {
-                    run.settle_days().await?;
-                    run.latest_of_all(&sensors, &removal).await?;
-                    run.narrow_entries(&sensors).await?;
-                    if run.done.affected > 0 && options.recent_max.is_some() {
-                        let interval = options.latest_interval.min(LATEST_MAX);
-                        tokio::time::sleep(interval + LATEST_MORE).await;
-                        run.latest_of_all(&sensors, &removal).await?;
-                    }
-                }
+                let of: Vec<Selected> = sensors
+                    .into_iter()
+                    .map(|sensor| (sensor, removal.clone()))
+                    .collect();
+                run.take(&of, &mut progress).await?;
             }
         }
         Ok(run.done)
     }
+
+    /// Removes from each of these sensors something else; the selection of the options is not used.
+    /// May be interrupted at any moment and run again.
+    ///
+    /// # Errors
+    /// The server failed.
+    pub async fn remove_of(
+        &self,
+        store: &dyn Store,
+        options: &RemoveOptions,
+        of: &[(SensorId, Removal)],
+    ) -> Result<Removed, MaintainError> {
+        let mut run = self.run(store, options).await?;
+        run.done.sensors = of.len() as u64;
+        let of = of.iter().cloned();
+        let of: Vec<Selected> = of
+            .map(|(sensor, removal)| (sensor, Arc::new(removal)))
+            .collect();
+        run.take(&of, &mut |_| {}).await?;
+        Ok(run.done)
+    }
+
+    /// A run that has done nothing yet.
+    async fn run<'a>(
+        &'a self,
+        store: &'a dyn Store,
+        options: &'a RemoveOptions,
+    ) -> Result<Run<'a>, MaintainError> {
+        let detected = self.reader.detected();
+        let found = find_measurements(self.reader.connection(), detected).await?;
+        Ok(Run {
+            of: self,
+            all: self.reader.collections(),
+            store,
+            options,
+            is_measured: found != MeasurementsFound::Absent,
+            into: None,
+            into_settled_before_ms: i64::MAX,
+            marked: HashSet::new(),
+            deletes_by_time: true,
+            done: Removed::default(),
+        })
+    }
 }
 
+/// What is removed of a sensor.
+type Selected = (SensorId, Arc<Removal>);
+
 impl Run<'_> {
+    /// Removes from sensors, and computes what is derived again. Calls `progress` after each.
+    async fn take(
+        &mut self,
+        of: &[Selected],
+        progress: &mut impl FnMut(&Removed),
+    ) -> Result<(), MaintainError> {
+        for (sensor, removal) in of {
+            self.buckets_of(sensor, removal, &mut |_| {}).await?;
+            progress(&self.done);
+        }
+        if self.options.dry_run {
+            return Ok(());
+        }
+        let sensors: BTreeSet<SensorId> = of.iter().map(|(sensor, _)| sensor.clone()).collect();
+        let patterns = &self.options.sensors;
+        self.settle_days(|sensor| sensors.contains(sensor) || patterns.matches(sensor))
+            .await?;
+        self.latest_of_all(of).await?;
+        self.narrow_entries(&sensors).await?;
+        if self.done.affected > 0 && self.options.recent_max.is_some() {
+            tokio::time::sleep(self.options.latest_interval.min(LATEST_MAX) + LATEST_MORE).await;
+            self.latest_of_all(of).await?;
+        }
+        Ok(())
+    }
+
     /// The stored sensors that match, and their fields; no fields if they are not known to be all.
     async fn sensors(&self) -> Result<(BTreeSet<SensorId>, BTreeSet<String>), MaintainError> {
         let patterns = &self.options.sensors;

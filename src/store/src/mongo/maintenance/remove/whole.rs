@@ -35,8 +35,18 @@ impl Run<'_> {
 
     /// Counts what is stored of a sensor.
     async fn count_whole(&mut self, sensor: &SensorId) -> Result<(), MaintainError> {
+        let pages = doc! { "sensor_id": &**sensor };
+        self.count_pages(sensor, pages).await
+    }
+
+    /// Counts what some pages of a sensor hold.
+    pub(super) async fn count_pages(
+        &mut self,
+        sensor: &SensorId,
+        pages: Document,
+    ) -> Result<(), MaintainError> {
         let pipeline = [
-            doc! { "$match": { "sensor_id": &**sensor } },
+            doc! { "$match": pages },
             doc! { "$group": {
                 "_id": null, "readings": { "$sum": "$count" }, "first": { "$min": "$first_ts" },
                 "buckets": { "$sum": { "$cond": [{ "$eq": ["$page", 0] }, 1, 0] } },
