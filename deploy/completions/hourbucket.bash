@@ -1126,7 +1126,7 @@ _hourbucket() {
             return 0
             ;;
         hourbucket__subcmd__import)
-            opts="-h --format --per-line --ts-unit --sensor-id --topic --batch --state-dir --restart --patience --url --token-file --ca-file --delimiter --no-header --skip-lines --sensor --time --time-format --zone --value --field --tag --decimal-comma --latin1 --config --help"
+            opts="-h --format --per-line --ts-unit --sensor-id --topic --batch --state-dir --restart --patience --replace --from --to --dry-run --yes --url --token-file --ca-file --delimiter --no-header --skip-lines --sensor --time --time-format --zone --value --field --tag --decimal-comma --latin1 --config --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1157,6 +1157,14 @@ _hourbucket() {
                     return 0
                     ;;
                 --patience)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --from)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --to)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

@@ -93,6 +93,8 @@ complete -c hourbucket -n "__fish_hourbucket_using_subcommand import" -l topic -
 complete -c hourbucket -n "__fish_hourbucket_using_subcommand import" -l batch -d 'Readings of one request' -r
 complete -c hourbucket -n "__fish_hourbucket_using_subcommand import" -l state-dir -d 'Keep the state of each file here [default: beside it, FILE.import]' -r -F
 complete -c hourbucket -n "__fish_hourbucket_using_subcommand import" -l patience -d 'How long to wait for a service that is away or busy' -r
+complete -c hourbucket -n "__fish_hourbucket_using_subcommand import" -l from -d 'Replace from this time on: RFC 3339, or a date in UTC' -r
+complete -c hourbucket -n "__fish_hourbucket_using_subcommand import" -l to -d 'Replace up to this time, exclusive' -r
 complete -c hourbucket -n "__fish_hourbucket_using_subcommand import" -l url -d 'The service, such as https://collector.example:8080 [default: this machine, the port of the configuration]' -r
 complete -c hourbucket -n "__fish_hourbucket_using_subcommand import" -l token-file -d 'A file with a token, as `tokens add` prints it' -r -F
 complete -c hourbucket -n "__fish_hourbucket_using_subcommand import" -l ca-file -d 'Trust these CA certificates (PEM), not those of Mozilla\'s list' -r -F

@@ -237,10 +237,12 @@ fn run_command(arguments: Arguments, on_idle: fn()) -> ExitCode {
                 Err(errors) => fail(errors),
             }
         }
-        Command::Import(options) => match decode_command::settings(arguments.config.as_deref()) {
-            Ok(config) => import::run(options, &config),
-            Err(errors) => maintenance_failed(errors),
-        },
+        Command::Import(options) if !options.replace => {
+            match decode_command::settings(arguments.config.as_deref()) {
+                Ok(config) => import::run(options, &config),
+                Err(errors) => maintenance_failed(errors),
+            }
+        }
         Command::Tail(options) => match decode_command::settings(arguments.config.as_deref()) {
             Ok(config) => tail::run(options, &config),
             Err(errors) => fail(errors),
@@ -280,7 +282,8 @@ const SHUTDOWN_WAIT: std::time::Duration = std::time::Duration::from_millis(200)
 fn config_failed(command: &Command, error: impl std::fmt::Display) -> ExitCode {
     let failed = fail(error);
     match command {
-        Command::Export(_)
+        Command::Import(_)
+        | Command::Export(_)
         | Command::Reconcile(_)
         | Command::Convert(_)
         | Command::Remove(_)
@@ -328,6 +331,10 @@ fn with_config(
             columns_from,
             ..
         } => runtime.block_on(init(&loaded.config, shard, rollup_from, columns_from)),
+        Command::Import(options) => runtime
+            .block_on(with_store(&loaded.config, async |config, store| {
+                import::replace::run(config, store, *options).await
+            })),
         Command::Export(arguments) => runtime
             .block_on(with_store(&loaded.config, async |config, store| {
                 export::run(config, store, &arguments).await

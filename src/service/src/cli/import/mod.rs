@@ -21,6 +21,7 @@ mod csv_reader;
 mod lines;
 mod parquet_rows;
 mod progress;
+pub(super) mod replace;
 pub(super) mod rows;
 mod send;
 mod source;
@@ -89,6 +90,22 @@ pub(super) struct Import {
     /// How long to wait for a service that is away or busy
     #[arg(long, value_name = "DURATION", default_value = "10m", value_parser = duration)]
     patience: Duration,
+    /// Afterwards, remove what else is stored of the sensors between the first and the last reading of
+    /// the files (lines, CSV or Parquet). Needs store.uri, as `remove` does
+    #[arg(long)]
+    pub(super) replace: bool,
+    /// Replace from this time on: RFC 3339, or a date in UTC
+    #[arg(long, value_parser = store::maintain::moment, requires = "replace")]
+    from: Option<i64>,
+    /// Replace up to this time, exclusive
+    #[arg(long, value_parser = store::maintain::moment, requires = "replace")]
+    to: Option<i64>,
+    /// Only show how many readings would be replaced
+    #[arg(long, requires = "replace")]
+    dry_run: bool,
+    /// Replace without asking
+    #[arg(long, requires = "replace")]
+    yes: bool,
     #[command(flatten)]
     service: ServiceArgs,
     #[command(flatten)]
@@ -142,6 +159,12 @@ enum ImportError {
         "it was already sent to {0}; --restart sends it again, to the service that --url names"
     )]
     OtherService(String),
+    #[error("--replace needs files of lines: csv, ndjson, line, parquet, or --per-line")]
+    NotReplacing,
+    #[error("line {line}: {why}")]
+    Refused { line: u64, why: String },
+    #[error("--replace takes files with at most {0} readings: replace them in parts")]
+    TooManyReadings(usize),
 }
 
 /// One record of a file: a line, or a row of CSV.
@@ -197,9 +220,7 @@ struct Run<'a> {
 
 /// Runs the command. Exit code 0: everything is stored, 1: some records were rejected, 2: failed.
 pub(super) fn run(options: &Import, config: &Config) -> ExitCode {
-    let http = &config.http;
-    let secure = http.tls.cert_file.is_some();
-    let client = match Client::new(&options.service, http.listen, secure, Some(REQUEST)) {
+    let client = match client(options, config) {
         Ok(client) => client,
         Err(error) => return maintenance_failed(error),
     };
@@ -228,6 +249,32 @@ pub(super) fn run(options: &Import, config: &Config) -> ExitCode {
     }
 }
 
+fn client(options: &Import, config: &Config) -> Result<Client, ClientError> {
+    let http = &config.http;
+    let secure = http.tls.cert_file.is_some();
+    Client::new(&options.service, http.listen, secure, Some(REQUEST))
+}
+
+/// The format in which the records of a file are sent.
+fn sent_as(format: &str) -> &str {
+    match format {
+        "csv" | "parquet" => "ndjson",
+        format => format,
+    }
+}
+
+impl Import {
+    fn format_of(&self, path: &Path) -> Result<String, ImportError> {
+        let format = self.format.as_deref().or(format_of(path));
+        format.map(str::to_owned).ok_or(ImportError::Format)
+    }
+
+    /// Whether each line or row is a separate record.
+    fn is_by_record(&self, format: &str) -> bool {
+        matches!(format, "csv" | "ndjson" | "line" | "parquet") || self.per_line
+    }
+}
+
 /// The format by the name of a file, without the ending of its compression.
 fn format_of(path: &Path) -> Option<&'static str> {
     let name = path.file_name()?.to_str()?.to_ascii_lowercase();
@@ -251,12 +298,7 @@ impl<'a> Run<'a> {
         client: &'a Client,
         path: &'a Path,
     ) -> Result<Run<'a>, ImportError> {
-        let format = options
-            .format
-            .as_deref()
-            .or(format_of(path))
-            .ok_or(ImportError::Format)?
-            .to_owned();
+        let format = options.format_of(path)?;
         let Import {
             per_line,
             ts_unit,
@@ -324,9 +366,7 @@ impl<'a> Run<'a> {
     }
 
     fn run(mut self) -> Result<State, ImportError> {
-        let is_by_record = matches!(self.format.as_str(), "csv" | "ndjson" | "line" | "parquet")
-            || self.options.per_line;
-        let done = if is_by_record {
+        let done = if self.options.is_by_record(&self.format) {
             self.records()
         } else {
             self.payload()
@@ -338,10 +378,9 @@ impl<'a> Run<'a> {
         done.and(saved).map(|()| self.state)
     }
 
-    /// A file whose records are sent in batches.
-    fn records(&mut self) -> Result<(), ImportError> {
-        let start = (self.state.offset, self.state.lines);
-        let mut records: Box<dyn Records> = match self.format.as_str() {
+    /// The records behind an offset and a number of lines.
+    fn open_records(&mut self, start: (u64, u64)) -> Result<Box<dyn Records>, ImportError> {
+        Ok(match self.format.as_str() {
             "csv" => Box::new(rows::open(
                 &self.input,
                 start,
@@ -361,7 +400,13 @@ impl<'a> Run<'a> {
                     comment,
                 ))
             }
-        };
+        })
+    }
+
+    /// A file whose records are sent in batches.
+    fn records(&mut self) -> Result<(), ImportError> {
+        let start = (self.state.offset, self.state.lines);
+        let mut records = self.open_records(start)?;
         let per_request = if self.options.per_line {
             1
         } else {
@@ -496,10 +541,7 @@ impl<'a> Run<'a> {
     }
 
     fn post(&self, body: &[u8]) -> Result<Sent, SendError> {
-        let format = match self.format.as_str() {
-            "csv" | "parquet" => "ndjson",
-            format => format,
-        };
+        let format = sent_as(&self.format);
         let mut path = format!("/v1/readings?import=true&format={}", escaped(format));
         let Import {
             ts_unit,
