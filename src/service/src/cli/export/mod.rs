@@ -32,7 +32,7 @@ use self::text_file::TextFile;
 use super::output::{Bar, maintenance_failed, print_line};
 use config::Config;
 use model::sensor_patterns::InvalidPattern;
-use model::{Day, SensorId, SensorPatterns, Span, Zone};
+use model::{DAY_MS, Day, SensorId, SensorPatterns, Span, Zone};
 use store::Store;
 use store::catalog::CatalogQuery;
 use store::export::ExportDay;
@@ -264,15 +264,20 @@ impl<'a> Run<'a> {
         let Export { from, to, .. } = *self.arguments;
         let known = self.store.count_catalog((0, 0)).await?.known.max(1);
         while !self.state.is_complete {
-            let date = self.zone.date(self.day.start_ms);
-            let is_of_day = |name: &&String| name.starts_with(&date);
-            self.files = self.state.files.iter().filter(is_of_day).count();
-            let within_ms = self.day.start_ms.max(from)..self.day.end_ms.min(to);
-            self.export_day(within_ms, bar, known).await?;
-            self.end_file()?;
-            // An earlier run may have left one more.
-            self.directory.remove(&self.next_name())?;
-            self.day = self.zone.day(self.day.end_ms);
+            if self.progress.place.is_none() {
+                self.skip_empty_days(to).await?;
+            }
+            if self.day.start_ms < to {
+                let date = self.zone.date(self.day.start_ms);
+                let is_of_day = |name: &&String| name.starts_with(&date);
+                self.files = self.state.files.iter().filter(is_of_day).count();
+                let within_ms = self.day.start_ms.max(from)..self.day.end_ms.min(to);
+                self.export_day(within_ms, bar, known).await?;
+                self.end_file()?;
+                // An earlier run may have left one more.
+                self.directory.remove(&self.next_name())?;
+                self.day = self.zone.day(self.day.end_ms);
+            }
             self.progress = Progress::default();
             self.state.day_ms = Some(self.day.start_ms);
             self.state.is_complete = self.day.start_ms >= to;
@@ -281,13 +286,32 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    async fn export_day(
-        &mut self,
-        within_ms: Range<i64>,
-        bar: &mut Bar,
-        known: u64,
-    ) -> Result<(), ExportError> {
-        let mut query = CatalogQuery {
+    /// Goes on to the next day of which a sensor may have readings, in steps that double while there is
+    /// none: who wants everything asks from 1970 on.
+    async fn skip_empty_days(&mut self, to: i64) -> Result<(), ExportError> {
+        let mut days = 1;
+        while self.day.start_ms < to {
+            let last = self.zone.day(self.day.start_ms + (days - 1) * DAY_MS);
+            let query = CatalogQuery {
+                limit: 1,
+                ..self.query(&(self.day.start_ms..last.end_ms))
+            };
+            let is_empty = self.store.find_catalog(&query).await?.is_empty();
+            match (is_empty, days) {
+                (true, _) => {
+                    self.day = self.zone.day(last.end_ms);
+                    days *= 2;
+                }
+                (false, 1) => break,
+                (false, _) => days /= 2,
+            }
+        }
+        Ok(())
+    }
+
+    /// The sensors that may be selected, and may have readings of this time.
+    fn query(&self, within_ms: &Range<i64>) -> CatalogQuery {
+        CatalogQuery {
             tags: self.arguments.tags.clone(),
             overlaps_ms: Some((within_ms.start, within_ms.end)),
             prefixes: self
@@ -299,7 +323,16 @@ impl<'a> Run<'a> {
             limit: SENSORS_MAX,
             without_fields: true,
             ..CatalogQuery::default()
-        };
+        }
+    }
+
+    async fn export_day(
+        &mut self,
+        within_ms: Range<i64>,
+        bar: &mut Bar,
+        known: u64,
+    ) -> Result<(), ExportError> {
+        let mut query = self.query(&within_ms);
         let place = self.progress.place.as_ref();
         let first = place.map(|place| place.sensor_id.as_str().into());
         query.after.clone_from(&first);
