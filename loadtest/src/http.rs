@@ -5,6 +5,8 @@ use std::io::{Error, ErrorKind, Read, Result, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
+use crate::Failure;
+
 /// Timeout of a response.
 const ANSWER_WITHIN: Duration = Duration::from_secs(120);
 /// Maximum size of a response head, in bytes.
@@ -66,6 +68,36 @@ impl Connection {
             n => {
                 self.buffer.extend_from_slice(&piece[..n]);
                 Ok(())
+            }
+        }
+    }
+}
+
+/// Sends a body until it is taken.
+pub(crate) fn post(
+    connection: &mut Connection,
+    path: &str,
+    kind: &str,
+    body: &[u8],
+) -> std::result::Result<(), Failure> {
+    let mut request = format!(
+        "POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: {kind}\r\n\
+         Content-Encoding: {}\r\nContent-Length: {}\r\n\r\n",
+        if kind == "text/plain" {
+            "identity"
+        } else {
+            "snappy"
+        },
+        body.len()
+    )
+    .into_bytes();
+    request.extend_from_slice(body);
+    loop {
+        match connection.exchange(&request)? {
+            (200 | 204, _) => return Ok(()),
+            (429 | 503, _) => std::thread::sleep(Duration::from_millis(200)),
+            (status, text) => {
+                return Err(format!("{path}: {status} {}", String::from_utf8_lossy(text)).into());
             }
         }
     }

@@ -102,6 +102,19 @@ enum Command {
         #[command(flatten)]
         recording: Recording,
     },
+    /// Measure `hourbucket export` from columns in each format
+    Export {
+        #[command(flatten)]
+        common: Common,
+        /// Number of sensors, each with one reading per minute
+        #[arg(long, default_value_t = 1000)]
+        sensors: u32,
+        /// Number of days
+        #[arg(long, default_value_t = 30)]
+        days: i64,
+        #[command(flatten)]
+        recording: Recording,
+    },
     /// Run a steady load over MQTT and HTTP for a long time, with restarts; exit code 1 if a
     /// reading is missing or duplicated
     Soak {
@@ -223,21 +236,27 @@ async fn command(command: Command) -> Result<bool, Failure> {
             promql: true,
             sensors,
             days,
-            recording: Recording { record, note },
-        } => run_promql(&common, (sensors, days), record, &note).await,
+            recording,
+        } => run_promql(&common, (sensors, days), &recording).await,
         Command::Reads {
             common,
             promql: false,
             sensors,
             days,
-            recording: Recording { record, note },
-        } => run_reads(common, sensors, days, record, &note).await,
+            recording,
+        } => run_reads(&common, sensors, days, &recording).await,
         Command::Starve {
             common,
             sensors,
             days,
-            recording: Recording { record, note },
-        } => run_starve(&common, (sensors, days), record, &note).await,
+            recording,
+        } => run_starve(&common, (sensors, days), &recording).await,
+        Command::Export {
+            common,
+            sensors,
+            days,
+            recording,
+        } => run_export(&common, (sensors, days), &recording).await,
         Command::Soak {
             common,
             mode,
@@ -324,11 +343,10 @@ async fn run_comparison(
 }
 
 async fn run_reads(
-    common: Common,
+    common: &Common,
     sensors: u32,
     days: i64,
-    record: bool,
-    note: &str,
+    recording: &Recording,
 ) -> Result<bool, Failure> {
     let machine = record::Machine::now();
     let month = if common.short {
@@ -336,22 +354,23 @@ async fn run_reads(
     } else {
         reads::Month::new(sensors, days)
     };
-    let settings = common.settings.into_iter().collect();
+    let settings = common.settings.iter().cloned().collect();
     let reads = reads::run(
         month,
         &reads::Options {
-            binary: common.binary,
+            binary: common.binary.clone(),
             settings,
             short: common.short,
         },
     )
     .await?;
-    let lines = reads.markdown();
-    lines.iter().for_each(|line| print_line(line));
-    save(&common.out, "reads", &reads)?;
-    if record {
-        record::append(&machine, common.short, note, &lines)?;
-    }
+    publish(
+        common,
+        recording,
+        &machine,
+        ("reads", &reads),
+        &reads.markdown(),
+    )?;
     Ok(reads.sound())
 }
 
@@ -373,34 +392,51 @@ fn promql_options(common: &Common, (sensors, days): (u32, i64)) -> promql::Optio
 async fn run_promql(
     common: &Common,
     size: (u32, i64),
-    record: bool,
-    note: &str,
+    recording: &Recording,
 ) -> Result<bool, Failure> {
     let machine = record::Machine::now();
     let report = promql::run(&promql_options(common, size)).await?;
-    let lines = report.markdown();
-    lines.iter().for_each(|line| print_line(line));
-    save(&common.out, "promql", &report)?;
-    if record {
-        record::append(&machine, common.short, note, &lines)?;
-    }
+    publish(
+        common,
+        recording,
+        &machine,
+        ("promql", &report),
+        &report.markdown(),
+    )?;
     Ok(report.sound())
 }
 
 async fn run_starve(
     common: &Common,
     size: (u32, i64),
-    record: bool,
-    note: &str,
+    recording: &Recording,
 ) -> Result<bool, Failure> {
     let machine = record::Machine::now();
     let starved = promql::starve::run(&promql_options(common, size)).await?;
-    let lines = starved.markdown();
-    lines.iter().for_each(|line| print_line(line));
-    save(&common.out, "starve", &starved)?;
-    if record {
-        record::append(&machine, common.short, note, &lines)?;
-    }
+    publish(
+        common,
+        recording,
+        &machine,
+        ("starve", &starved),
+        &starved.markdown(),
+    )?;
+    Ok(true)
+}
+
+async fn run_export(
+    common: &Common,
+    size: (u32, i64),
+    recording: &Recording,
+) -> Result<bool, Failure> {
+    let machine = record::Machine::now();
+    let exported = promql::export::run(&promql_options(common, size)).await?;
+    publish(
+        common,
+        recording,
+        &machine,
+        ("export", &exported),
+        &exported.markdown(),
+    )?;
     Ok(true)
 }
 
@@ -430,6 +466,23 @@ async fn run_soak(
         record::append(&machine, common.short, note, &lines)?;
     }
     Ok(soak.sound())
+}
+
+/// Prints the lines of a result, saves it under its name, and adds the lines to the records if that is
+/// asked for.
+fn publish(
+    common: &Common,
+    recording: &Recording,
+    machine: &record::Machine,
+    (name, result): (&str, &impl serde::Serialize),
+    lines: &[String],
+) -> Result<(), Failure> {
+    lines.iter().for_each(|line| print_line(line));
+    save(&common.out, name, result)?;
+    if recording.record {
+        record::append(machine, common.short, &recording.note, lines)?;
+    }
+    Ok(())
 }
 
 fn save(out: &Path, name: &str, what: &impl serde::Serialize) -> Result<(), Failure> {

@@ -7,6 +7,13 @@
 //! never repeat.
 
 use std::ops::Range;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// The time, in milliseconds since 1970.
+pub(crate) fn now_ms() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.unwrap_or_default().as_millis() as i64
+}
 
 /// The parameters of the computation.
 #[derive(Debug, Clone)]

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use crate::Failure;
 use crate::disk;
@@ -12,7 +12,7 @@ use crate::drive::{self, Lane, Target, Throttle};
 use crate::parts::mongod::Mongod;
 use crate::parts::mosquitto::Mosquitto;
 use crate::parts::service::{Metrics, Service, scrape};
-use crate::plan::Plan;
+use crate::plan::{Plan, now_ms};
 use crate::report::{self, OutageReport, PhaseReport, Report, Sample, Used};
 use crate::spec::{Phase, Spec, Transport};
 use crate::usage;
@@ -41,10 +41,7 @@ pub(crate) struct Options {
 
 /// The plan of a scenario that starts now.
 pub(crate) fn plan(spec: &Spec) -> Plan {
-    let now_ms = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default()
-        .as_millis() as i64;
+    let now_ms = now_ms();
     Plan {
         seed: spec.seed,
         sensors: spec.sensors,

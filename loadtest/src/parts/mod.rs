@@ -2,6 +2,7 @@
 //! directory, on free ports. However this program ends, even by Ctrl-C or SIGKILL, the processes
 //! end and the directories are removed (see [`process`]).
 
+pub(crate) mod command;
 pub(crate) mod mongod;
 pub(crate) mod mosquitto;
 #[path = "../../../tests/support/process.rs"]

@@ -1,9 +1,10 @@
 //! The readings, and their forms on the wire: line protocol, and Prometheus' remote write.
 
 use std::fmt::Write as _;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
+
+use crate::plan::now_ms;
 
 /// Each sensor reports a temperature and a counter once a minute, and not all of them in the same
 /// second.
@@ -20,10 +21,7 @@ const MINUTE_MS: i64 = 60_000;
 
 impl Fleet {
     pub(super) fn new(sensors: u32, days: i64) -> Fleet {
-        let now_ms = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .unwrap_or_default()
-            .as_millis() as i64;
+        let now_ms = now_ms();
         Fleet {
             sensors,
             days,

@@ -1,6 +1,7 @@
 //! PromQL: thirteen queries over a month of a fleet, asked of hourbucket in both modes, of
 //! Prometheus, and of VictoriaMetrics if it is there, alternately and over the same readings; and
-//! cheap queries beside four expensive ones that never end.
+//! cheap queries beside four expensive ones that never end. Exports of the same fleet are measured
+//! too.
 //!
 //! ```text
 //!  fleet ──(line protocol, remote write)──> servers ──> queries, one server after the other ──> table
@@ -9,6 +10,7 @@
 //! The answers of hourbucket must be those of Prometheus. VictoriaMetrics has other rules for some
 //! functions, so its answers are only counted.
 
+pub(crate) mod export;
 mod fleet;
 mod servers;
 pub(crate) mod starve;

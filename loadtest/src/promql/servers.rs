@@ -13,6 +13,7 @@ use crate::parts::{free_port, program};
 use crate::{Failure, run, usage};
 
 const READY_WITHIN: Duration = Duration::from_secs(60);
+const DATABASE: &str = "promql";
 /// Minutes in one request of remote write.
 const MINUTES_AT_ONCE: i64 = 10;
 
@@ -80,7 +81,7 @@ impl Server {
         let uri = mongod.uri();
         for (key, value) in [
             ("STORE__URI", &*uri),
-            ("STORE__DATABASE", "promql"),
+            ("STORE__DATABASE", DATABASE),
             ("STORE__MODE", mode),
             ("FLUSH__MAX_AGE", "1s"),
         ] {
@@ -149,7 +150,7 @@ impl Server {
                     body.clear();
                     fleet.lines(minute, &mut body);
                     let path = "/api/v2/write?precision=ms";
-                    post(&mut connection, path, "text/plain", body.as_bytes())?;
+                    http::post(&mut connection, path, "text/plain", body.as_bytes())?;
                 }
                 run::until_stored(service, fleet.readings())?;
                 // Days and columns, if they are on: the gauge is a second old.
@@ -164,7 +165,7 @@ impl Server {
                 while minute < fleet.minutes() {
                     let end = fleet.minutes().min(minute + MINUTES_AT_ONCE);
                     let body = snappy(&fleet.write_request(minute..end));
-                    post(
+                    http::post(
                         &mut connection,
                         "/api/v1/write",
                         "application/x-protobuf",
@@ -177,6 +178,25 @@ impl Server {
             }
         }
         Ok(())
+    }
+
+    /// How another program finds the readings: settings of hourbucket.
+    pub(super) fn store(&self) -> Vec<(&'static str, String)> {
+        match &self.processes {
+            Processes::Hourbucket(_, mongod) => vec![
+                ("STORE__URI", mongod.uri()),
+                ("STORE__DATABASE", DATABASE.to_owned()),
+            ],
+            Processes::Other(_) => vec![],
+        }
+    }
+
+    /// CPU seconds of its database so far.
+    pub(super) fn mongod_cpu_s(&self) -> f64 {
+        match &self.processes {
+            Processes::Hourbucket(_, mongod) => mongod.usage().cpu_s,
+            Processes::Other(_) => 0.0,
+        }
     }
 
     /// The body of a successful answer.
@@ -209,31 +229,6 @@ impl Server {
             Processes::Hourbucket(service, _) => service.usage().rss_peak_bytes,
             Processes::Other(process) => {
                 usage::of(process.pid()).unwrap_or_default().rss_peak_bytes
-            }
-        }
-    }
-}
-
-/// Sends a body until it is taken.
-fn post(connection: &mut Connection, path: &str, kind: &str, body: &[u8]) -> Result<(), Failure> {
-    let mut request = format!(
-        "POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: {kind}\r\n\
-         Content-Encoding: {}\r\nContent-Length: {}\r\n\r\n",
-        if kind == "text/plain" {
-            "identity"
-        } else {
-            "snappy"
-        },
-        body.len()
-    )
-    .into_bytes();
-    request.extend_from_slice(body);
-    loop {
-        match connection.exchange(&request)? {
-            (200 | 204, _) => return Ok(()),
-            (429 | 503, _) => std::thread::sleep(Duration::from_millis(200)),
-            (status, text) => {
-                return Err(format!("{path}: {status} {}", String::from_utf8_lossy(text)).into());
             }
         }
     }

@@ -14,7 +14,7 @@ mod question;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use mongodb::Database;
 use mongodb::bson::{Bson, Document, doc};
@@ -25,6 +25,7 @@ use self::question::{Answer, QUESTIONS, Question};
 use crate::Failure;
 use crate::parts::mongod::Mongod;
 use crate::parts::service::Service;
+use crate::plan::now_ms;
 
 pub(crate) const DATABASE: &str = "reads";
 const HOUR_MS: i64 = 3_600_000;
@@ -45,10 +46,7 @@ pub(crate) struct Month {
 
 impl Month {
     pub(crate) fn new(sensors: u32, days: i64) -> Month {
-        let now_ms = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .unwrap_or_default()
-            .as_millis() as i64;
+        let now_ms = now_ms();
         Month {
             sensors,
             days,
