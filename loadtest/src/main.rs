@@ -22,6 +22,7 @@ mod plot;
 mod promql;
 mod reads;
 mod record;
+mod removal;
 mod render;
 mod report;
 mod run;

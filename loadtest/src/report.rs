@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use crate::latency::Latency;
+use crate::removal::RemovalReport;
 use crate::usage::Usage;
 use crate::verify::Checked;
 
@@ -33,6 +34,7 @@ pub(crate) struct PhaseReport {
     /// Open loop: latency of a concurrent write of 4 KiB with fdatasync.
     pub(crate) disk_ms: Option<Latency>,
     pub(crate) outage: Option<OutageReport>,
+    pub(crate) removal: Option<RemovalReport>,
 }
 
 impl PhaseReport {
@@ -91,6 +93,15 @@ impl PhaseReport {
                 o.away_s, o.backlog
             ));
         }
+        if let Some(removal) = &self.removal {
+            lines.push(format!(
+                "  {} readings removed in {:.1} s; the command used {:.1} CPU-s and {:.0} MiB",
+                removal.readings,
+                removal.seconds,
+                removal.cpu_s,
+                removal.rss_peak_bytes as f64 / f64::from(1 << 20)
+            ));
+        }
         lines
     }
 }
@@ -126,6 +137,8 @@ pub(crate) struct Used {
     pub(crate) service: Usage,
     pub(crate) mongod: Usage,
     pub(crate) broker: Option<Usage>,
+    /// The instance to which the service forwards.
+    pub(crate) centre: Option<Usage>,
     /// This program: the client of a baseline, or the load generator of hourbucket.
     pub(crate) loadtest: Usage,
 }
@@ -139,6 +152,9 @@ impl Used {
             broker: self
                 .broker
                 .map(|broker| broker.since(before.broker.unwrap_or_default())),
+            centre: self
+                .centre
+                .map(|centre| centre.since(before.centre.unwrap_or_default())),
             loadtest: self.loadtest.since(before.loadtest),
         }
     }
@@ -167,6 +183,9 @@ pub(crate) struct Report {
     pub(crate) conflicts: u64,
     pub(crate) retries: u64,
     pub(crate) duplicates: u64,
+    /// If the service forwards: its requests to the centre, and the bytes of their bodies.
+    pub(crate) forward_requests: u64,
+    pub(crate) forward_bytes: u64,
     /// With `settle_seconds`: resident bytes of the service that long after everything is stored.
     pub(crate) rss_settled_bytes: Option<u64>,
     /// Resident bytes of the service before the first message.
@@ -211,6 +230,11 @@ impl Report {
         usage.cpu_s * 1e6 / self.readings.max(1) as f64
     }
 
+    /// Bytes of bodies that the service forwards, per reading.
+    pub(crate) fn forwarded_bytes(&self) -> f64 {
+        self.forward_bytes as f64 / self.readings.max(1) as f64
+    }
+
     /// Write statements per reading.
     pub(crate) fn statements_per_reading(&self) -> f64 {
         writes(&self.statements) as f64 / self.readings.max(1) as f64
@@ -243,6 +267,13 @@ impl Report {
             self.stored_per_s()
         ));
         lines.extend(self.process_lines());
+        if self.used.centre.is_some() {
+            lines.push(format!(
+                "  {:.2} bytes a reading to the centre, in {} requests",
+                self.forwarded_bytes(),
+                self.forward_requests
+            ));
+        }
         lines.push(format!(
             "  {:.5} statements per reading ({}), {} conflicts, {} retries, {} duplicates",
             self.statements_per_reading(),
@@ -278,6 +309,7 @@ impl Report {
     fn process_lines(&self) -> Vec<String> {
         let mut parts = vec![("service", self.used.service), ("mongod", self.used.mongod)];
         parts.extend(self.used.broker.map(|b| ("broker", b)));
+        parts.extend(self.used.centre.map(|c| ("centre", c)));
         parts.push(("loadtest", self.used.loadtest));
         let mut lines = vec![format!(
             "  {:<12}{:>16}{:>14}{:>14}",

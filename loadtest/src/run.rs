@@ -13,6 +13,7 @@ use crate::parts::mongod::Mongod;
 use crate::parts::mosquitto::Mosquitto;
 use crate::parts::service::{Metrics, Service, scrape};
 use crate::plan::{Plan, now_ms};
+use crate::removal;
 use crate::report::{self, OutageReport, PhaseReport, Report, Sample, Used};
 use crate::spec::{Phase, Spec, Transport};
 use crate::usage;
@@ -55,12 +56,26 @@ pub(crate) fn plan(spec: &Spec) -> Plan {
     }
 }
 
+/// Where the readings are stored, as settings.
+fn of_store(spec: &Spec, mongod: &Mongod) -> BTreeMap<String, String> {
+    let settings = [
+        ("STORE__URI", mongod.uri()),
+        ("STORE__DATABASE", DATABASE.into()),
+        ("STORE__MODE", spec.mode.clone()),
+    ];
+    settings.map(|(key, value)| (key.to_owned(), value)).into()
+}
+
 /// The running processes.
 pub(crate) struct Rig {
     pub(crate) mongod: Mongod,
     pub(crate) broker: Option<Mosquitto>,
     pub(crate) service: Service,
+    /// The instance to which the service forwards.
+    pub(crate) centre: Option<Service>,
     pub(crate) target: Target,
+    /// Readings that were stored only to be removed.
+    removable: u64,
 }
 
 impl Rig {
@@ -78,11 +93,23 @@ impl Rig {
         let mut set = |key: &str, value: String| {
             settings.entry(key.to_owned()).or_insert(value);
         };
-        set("STORE__URI", mongod.uri());
-        set("STORE__DATABASE", DATABASE.into());
-        set("STORE__MODE", spec.mode.clone());
         // Time is compressed: a run writes readings for many future hours.
-        set("LIMITS__FUTURE", "365d".into());
+        let future = "365d";
+        set("LIMITS__FUTURE", future.into());
+        let of_store = of_store(spec, &mongod);
+        let centre = if spec.forward {
+            let mut of_centre = of_store;
+            of_centre.insert("LIMITS__FUTURE".into(), future.into());
+            let centre = Service::start(binary, &of_centre)?;
+            let url = format!("http://127.0.0.1:{}", centre.http_port);
+            set("FORWARD__URL", url);
+            Some(centre)
+        } else {
+            of_store
+                .into_iter()
+                .for_each(|(key, value)| set(&key, value));
+            None
+        };
         if let Some(broker) = &broker {
             set("MQTT__0__URL", format!("mqtt://127.0.0.1:{}", broker.port));
             set("MQTT__0__CLIENT_ID", "hourbucket-1".into());
@@ -112,11 +139,23 @@ impl Rig {
             mongod,
             broker,
             service,
+            centre,
             target: Target {
                 transport: spec.transport,
                 port,
             },
+            removable: 0,
         })
+    }
+
+    /// With the readings that were stored only to be removed.
+    fn all_readings(&self, report: &Report) -> u64 {
+        report.readings + self.removable
+    }
+
+    /// The instance that stores.
+    fn storing(&self) -> &Service {
+        self.centre.as_ref().unwrap_or(&self.service)
     }
 
     /// Resources used so far.
@@ -125,6 +164,7 @@ impl Rig {
             service: self.service.usage(),
             mongod: self.mongod.usage(),
             broker: self.broker.as_ref().map(Mosquitto::usage),
+            centre: self.centre.as_ref().map(Service::usage),
             loadtest: usage::of(std::process::id()).unwrap_or_default(),
         }
     }
@@ -205,13 +245,13 @@ pub(crate) async fn run(spec: &Spec, options: &Options) -> Result<Report, Failur
     report.rss_begin_bytes = before.service.rss_bytes;
     let course = Course::default();
     let begun = Instant::now();
-    let admin_port = rig.service.admin_port;
+    let admin_port = rig.storing().admin_port;
     let pid = rig.service.pid();
     std::thread::scope(|scope| {
         scope.spawn(|| course.watch(admin_port, pid, begun, options.progress));
         let _over = Over(&course.over);
         phases(
-            spec,
+            (spec, &options.binary),
             &plan,
             &mut rig,
             &mut lanes,
@@ -228,9 +268,11 @@ pub(crate) async fn run(spec: &Spec, options: &Options) -> Result<Report, Failur
         mongod,
         broker,
         service,
+        centre,
         ..
     } = rig;
     let ended = service.terminate()?;
+    let centre = centre.map(Service::terminate).transpose()?;
     report.accepted_s -= waited.as_secs_f64();
     report.stored_s = begun.elapsed().as_secs_f64()
         - waited.as_secs_f64()
@@ -241,12 +283,18 @@ pub(crate) async fn run(spec: &Spec, options: &Options) -> Result<Report, Failur
         broker: broker
             .as_ref()
             .map(|b| b.usage().since(before.broker.unwrap_or_default())),
+        centre: centre
+            .as_ref()
+            .map(|c| c.usage.since(before.centre.unwrap_or_default())),
         loadtest: load,
     };
-    report.statements = ended.metrics.kinds("store_statements_total");
-    report.conflicts = ended.metrics.count("store_conflicts_total");
-    report.retries = ended.metrics.count("store_retries_total");
-    report.duplicates = ended.metrics.count("readings_duplicate_total");
+    report.forward_requests = ended.metrics.count("forward_requests_total");
+    report.forward_bytes = ended.metrics.count("forward_bytes_total");
+    let stored = &centre.as_ref().unwrap_or(&ended).metrics;
+    report.statements = stored.kinds("store_statements_total");
+    report.conflicts = stored.count("store_conflicts_total");
+    report.retries = stored.count("store_retries_total");
+    report.duplicates = stored.count("readings_duplicate_total");
     report.course = std::mem::take(&mut *lock(&course.samples));
     check(&plan, &known, &lanes, &mongod, options.tamper, &mut report).await?;
     Ok(report)
@@ -265,7 +313,7 @@ fn idle_s(report: &Report, spec: &Spec, drain: &Duration, waited: Duration) -> f
 }
 
 fn phases(
-    spec: &Spec,
+    (spec, binary): (&Spec, &Path),
     plan: &Plan,
     rig: &mut Rig,
     lanes: &mut [Lane],
@@ -275,7 +323,13 @@ fn phases(
 ) -> Result<(), Failure> {
     for phase in &spec.phases {
         if phase.quiet_first {
-            *waited += until_stored(&rig.service, report.readings)?;
+            *waited += until_stored(rig.storing(), rig.all_readings(report))?;
+        }
+        if let Some(readings) = phase.remove {
+            let begun = Instant::now();
+            let earlier = rig.all_readings(report);
+            rig.removable += removal::store(rig.storing(), readings, earlier)?;
+            *waited += begun.elapsed();
         }
         let reached = report
             .phases
@@ -295,14 +349,20 @@ fn phases(
         let before = rig.used();
         let metrics_before = rig.service.metrics()?;
         let stop = AtomicBool::new(false);
+        let of_store = of_store(spec, &rig.mongod);
+        let removable = rig.removable;
         let mongod = &mut rig.mongod;
-        let (driven, outage, disk) = std::thread::scope(|scope| {
+        let (driven, outage, removal, disk) = std::thread::scope(|scope| {
             let over = Over(&stop);
             let disk = rate.map(|_| scope.spawn(|| disk::watch(&stop)));
             let outage = phase.outage_after.map(|after| {
                 let stop = &stop;
                 let phase = phase.clone();
                 scope.spawn(move || self::outage(mongod, &phase, after, course, stop))
+            });
+            let removal = phase.remove.map(|_| {
+                let (of_store, stop) = (&of_store, &stop);
+                scope.spawn(move || removal::remove(binary, of_store, removable, stop))
             });
             let throttle = Throttle {
                 rate,
@@ -313,7 +373,12 @@ fn phases(
             };
             let driven = drive::phase(lanes, plan, spec.window, &throttle);
             drop(over);
-            (driven, outage.map(joined), disk.map(joined))
+            (
+                driven,
+                outage.map(joined),
+                removal.map(joined),
+                disk.map(joined),
+            )
         });
         let driven = driven?;
         report.acked_s += driven.seconds;
@@ -342,6 +407,7 @@ fn phases(
             latency_ms: driven.latencies.percentiles(),
             disk_ms: disk.transpose()?,
             outage: outage.transpose()?,
+            removal: removal.transpose()?,
         });
     }
     Ok(())
@@ -421,11 +487,12 @@ fn settle(spec: &Spec, rig: &Rig, report: &mut Report, begun: Instant) -> Result
     let mut accepted = false;
     loop {
         let metrics = rig.service.metrics()?;
-        if !accepted && metrics.count("readings_accepted_total") >= report.readings {
+        if !accepted && metrics.count("readings_accepted_total") >= rig.all_readings(report) {
             accepted = true;
             report.accepted_s = begun.elapsed().as_secs_f64();
         }
-        let is_over = spec.settle_seconds.is_none() || metrics.settled() >= report.readings;
+        let is_over = spec.settle_seconds.is_none()
+            || rig.storing().metrics()?.settled() >= rig.all_readings(report);
         if accepted && is_over {
             if let Some(seconds) = spec.settle_seconds {
                 std::thread::sleep(Duration::from_secs(seconds));

@@ -44,6 +44,9 @@ pub(crate) struct Phase {
     /// Starts only when all earlier readings are stored.
     #[serde(default)]
     pub(crate) quiet_first: bool,
+    /// Stores this many readings of other sensors before the phase, and removes them during it
+    /// (`hourbucket remove`). The phase ends with the removal.
+    pub(crate) remove: Option<u64>,
     /// Kills MongoDB this many seconds after the start of the phase.
     pub(crate) outage_after: Option<f64>,
     /// Starts MongoDB again after this many seconds.
@@ -64,6 +67,9 @@ pub(crate) struct Spec {
     /// `bucket` or `timeseries`.
     #[serde(default = "bucket")]
     pub(crate) mode: String,
+    /// The service that gets the readings stores none, but forwards them to another one.
+    #[serde(default)]
+    pub(crate) forward: bool,
     pub(crate) sensors: u32,
     /// Readings per message; over MQTT always 1.
     #[serde(default = "one")]
@@ -155,8 +161,8 @@ impl Spec {
             if phase.share.is_some() && (i == 0 || phase.rate.is_some()) {
                 return wrong("share requires an earlier phase, and excludes rate");
             }
-            if phase.outage_after.is_some() && phase.seconds.is_none() {
-                return wrong("a phase with an outage needs seconds");
+            if (phase.outage_after.is_some() || phase.remove.is_some()) && phase.seconds.is_none() {
+                return wrong("a phase with an outage or a removal needs seconds");
             }
         }
         match self.phases.is_empty() {
@@ -186,7 +192,7 @@ mod tests {
                 read += 1;
             }
         }
-        assert!(read >= 14, "only {read}");
+        assert!(read >= 36, "only {read}");
     }
 
     #[test]

@@ -283,6 +283,14 @@ fn outage() {
 }
 
 #[test]
+fn remove() {
+    let report = sound("remove");
+    let removal = &report["phases"][1]["removal"];
+    assert!(removal["readings"].as_u64().unwrap() >= 5_000, "{report}");
+    assert!(removal["seconds"].as_f64().unwrap() > 0.0, "{report}");
+}
+
+#[test]
 fn a_missing_reading_is_found() {
     for spec in ["gateway", "gateway-timeseries"] {
         let (code, text, report) = run(spec, &["--tamper", "missing"]);

@@ -87,6 +87,7 @@ pub(crate) async fn run(
         service: usage::of(pid).unwrap_or_default(),
         mongod: mongod.usage(),
         broker: Some(broker.usage()),
+        centre: None,
         loadtest: usage::of(std::process::id()).unwrap_or_default(),
     };
     let before = used();

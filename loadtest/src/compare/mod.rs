@@ -145,7 +145,10 @@ async fn one(part: Part, short: bool, options: &Options) -> Result<PartResult, F
         | Part::Wide
         | Part::WideTimeseries
         | Part::Wide1k
-        | Part::Outage => service(spec(&name(part))?).await,
+        | Part::Outage
+        | Part::Remove
+        | Part::Forward
+        | Part::Site => service(spec(&name(part))?).await,
     }
 }
 

@@ -59,9 +59,15 @@ pub(crate) enum Part {
     Wide1k,
     /// MongoDB unreachable for a minute
     Outage,
+    /// A million readings removed beside a steady load
+    Remove,
+    /// The bodies of (d) to an instance that forwards them
+    Forward,
+    /// A hundred readings a second to an instance that forwards them
+    Site,
 }
 
-pub(super) const ALL: [Part; 22] = [
+pub(super) const ALL: [Part; 25] = [
     Part::Naive,
     Part::Arrival,
     Part::Sorted,
@@ -84,6 +90,9 @@ pub(super) const ALL: [Part; 22] = [
     Part::WideTimeseries,
     Part::Wide1k,
     Part::Outage,
+    Part::Remove,
+    Part::Forward,
+    Part::Site,
 ];
 
 /// The result of a part.

@@ -261,6 +261,14 @@ fn service(part: Part, name: &str, r: &Report) -> String {
             r.statements_per_reading(),
         ),
     };
+    let about = match r.used.centre {
+        Some(centre) => format!(
+            ", forwarded in {:.2} bytes a reading to one with {:.3} CPU-s",
+            r.forwarded_bytes(),
+            r.per_million(centre)
+        ),
+        None => about.to_owned(),
+    };
     format!(
         "| {name}: hourbucket, {}, {}{about} | {rate:.0} | {service:.3} | {mongod:.3} | {broker} | \
          {:.0} | {statements:.5} | {p50:.2} / {p99:.2} / {p999:.2} | {:.0} | {} |",

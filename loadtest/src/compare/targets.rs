@@ -150,6 +150,8 @@ pub(super) fn targets(parts: &[(Part, PartResult)]) -> Vec<Target> {
         mqtt(&of),
         wide(&of),
         vec![outage(&of)],
+        removal(&of),
+        forward(&of),
     ]
     .concat()
 }
@@ -321,6 +323,53 @@ fn outage(of: &Results<'_>) -> Target {
         60.0,
         outage,
     )
+}
+
+/// A removal beside a load, against the same load alone.
+fn removal(of: &Results<'_>) -> Vec<Target> {
+    let both = of.phase(Part::Remove, 0).zip(of.phase(Part::Remove, 1));
+    let times = |ms: fn(&PhaseReport) -> f64| both.map(|(alone, beside)| ms(beside) / ms(alone));
+    let removal = both.and_then(|(_, beside)| beside.removal.as_ref());
+    vec![
+        most(
+            "a million readings removed, s",
+            120.0,
+            removal.map(|removal| removal.seconds * 1e6 / removal.readings as f64),
+        ),
+        most(
+            "beside a removal: ack p50, times that without",
+            1.1,
+            times(|phase| phase.latency_ms.p50),
+        ),
+        most(
+            "beside a removal: ack p99, times that without",
+            1.1,
+            times(|phase| phase.latency_ms.p99),
+        ),
+    ]
+}
+
+/// An instance that forwards; `site` is one on a small computer.
+fn forward(of: &Results<'_>) -> Vec<Target> {
+    let site = of.service(Part::Site);
+    let steady = of.phase(Part::Site, 0);
+    vec![
+        most(
+            "forward: bytes to the centre a reading",
+            8.0,
+            of.service(Part::Forward).map(Report::forwarded_bytes),
+        ),
+        most(
+            "forward at 100 readings/s: resident MiB, at most",
+            25.0,
+            site.map(|r| r.used.service.rss_peak_bytes as f64 / f64::from(1 << 20)),
+        ),
+        most(
+            "forward at 100 readings/s, journal.commit_delay = 1s: fdatasyncs a second",
+            1.0,
+            steady.map(|phase| phase.syncs as f64 / phase.seconds),
+        ),
+    ]
 }
 
 #[cfg(test)]

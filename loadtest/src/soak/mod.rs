@@ -109,6 +109,7 @@ pub(crate) async fn run(options: &Options) -> Result<Soak, Failure> {
         service: ended.usage.since(before.service),
         mongod: mongod.usage().since(before.mongod),
         broker: Some(broker.usage().since(before.broker.unwrap_or_default())),
+        centre: None,
         loadtest: used_by_test,
     };
     let check = check_store(&mongod, &plan, &known, &lanes).await?;
@@ -127,6 +128,7 @@ pub(crate) async fn run(options: &Options) -> Result<Soak, Failure> {
 
 fn spec(options: &Options) -> Spec {
     Spec {
+        forward: false,
         name: format!("soak-{}", options.mode),
         about: String::new(),
         transport: Transport::Mqtt,
