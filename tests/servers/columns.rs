@@ -120,7 +120,8 @@ fn late_readings_of_a_day_that_only_columns_have_are_stored_once() {
 /// without columns computes all of them from the readings.
 #[test]
 fn rich_hours_are_the_same_from_documents_and_from_readings() {
-    const STEPS: &str = "\n[[fields]]\nnames = [\"energy*\"]\nbetween = \"step\"\n";
+    const STEPS: &str = "\n[[fields]]\nnames = [\"energy*\"]\nbetween = \"step\"\nsketch = true\n\
+        [[fields]]\nnames = [\"temp\"]\nsketch = true\n";
     let database = unique_database("rich_hours");
     let service = start(&database, STEPS);
     prepared(&service);
@@ -211,7 +212,7 @@ fn rich_hours_are_the_same_from_documents_and_from_readings() {
 #[test]
 fn the_python_of_the_documentation_reads_a_column() {
     let database = unique_database("python");
-    let service = start(&database, "");
+    let service = start(&database, "[[fields]]\nnames = [\"temp\"]\nsketch = true");
     prepared(&service);
     let day = (now_ms() - 2 * DAY).div_euclid(DAY) * DAY;
     let reading = |minute: i64| {
@@ -225,12 +226,14 @@ fn the_python_of_the_documentation_reads_a_column() {
     send(&service, &(0..1440).map(reading).collect::<String>());
     wait_for_columns(&database, 1440);
     let docs = std::fs::read_to_string("../../docs/columns.md").unwrap();
-    let (_, block) = docs.split_once("```python run\n").unwrap();
-    let (code, _) = block.split_once("```").unwrap();
+    let blocks = docs.split("```python run\n").skip(1);
+    let code: String = blocks.map(|of| of.split_once("```").unwrap().0).collect();
     let uri = Mongod::shared().uri();
     let code = format!(
         "import pymongo\ndb = pymongo.MongoClient({uri:?})[{database:?}]\n{code}\n\
-         state, _ = values(day[\"columns\"][\"state\"], day[\"count\"])\nprint(state[:3].tolist())\n"
+         state, _ = values(day[\"columns\"][\"state\"], day[\"count\"])\nprint(state[:3].tolist())\n\
+         sketch = db.sensor_day_hours.find_one({{\"sensor_id\": \"S1\"}})[\"fields\"][\"temp\"][\"sketch\"][0]\n\
+         print([round(middle(bin), 2) for bin in sketch[\"bins\"]], sketch[\"counts\"])\n"
     );
     let done = Command::new("python3")
         .args(["-c", &code])
@@ -250,6 +253,9 @@ fn the_python_of_the_documentation_reads_a_column() {
     let date = date.format("%Y-%m-%d");
     assert_eq!(
         printed,
-        format!("{date} 480 {date}T00:00:00.000 20.0 20.45\n['on', 'off', 'on']\n")
+        format!(
+            "{date} 480 {date}T00:00:00.000 20.0 20.45\n['on', 'off', 'on']\n\
+             [20.12, 20.38, 20.62, 20.88] [6, 4, 6, 4]\n"
+        )
     );
 }

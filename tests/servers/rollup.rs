@@ -241,11 +241,12 @@ fn encoded(day: &SensorDay, rows: &Rows) -> DayColumns {
     let mut encoder = DayEncoder::default();
     let mut parts = encoder.add(rows);
     parts.extend(encoder.finish());
-    let mut hours = HoursEncoder::new(bounds(day, Span::HOUR), |_| WEIGHTING);
+    let mut hours = HoursEncoder::new(bounds(day, Span::HOUR), WEIGHTING.into());
     hours.add(rows);
     DayColumns {
         tags: [("site".to_owned(), "north".to_owned())].into(),
         parts,
+        whole: Default::default(),
         hours: hours.finish(),
     }
 }
@@ -460,7 +461,13 @@ async fn the_zone_of_a_database_stays_and_the_view_has_averages() {
         .unwrap()
         .remove(0)
         .unwrap();
-    days.write_days(&[(one, summary)], false).await.unwrap();
+    days.write_days(&[(one.clone(), summary)], false)
+        .await
+        .unwrap();
+    let columns = encode_day(&store, Span::HOUR, &one, &Weightings::from(WEIGHTING)).await;
+    let columns = [(one, columns.unwrap().unwrap())];
+    let written = store.columns().unwrap().write_columns(&columns, false);
+    assert_eq!(written.await.unwrap(), [DayWritten::Done]);
     let client = mongodb::Client::with_uri_str(Mongod::shared().uri())
         .await
         .unwrap();

@@ -198,7 +198,7 @@ fn find_wrong_columns(pages: &Pages, day: &SensorDay, span: Span) -> Option<Stri
             "day {key:?} has {decoded:?} in columns, and {rows:?}"
         ));
     }
-    let mut hours = HoursEncoder::new(bounds(day, span), |_| WEIGHTING);
+    let mut hours = HoursEncoder::new(bounds(day, span), WEIGHTING.into());
     hours.add(&rows);
     // As text: a sum may be NaN.
     let text = |hours: &DayHours| format!("{hours:?}");

@@ -53,7 +53,7 @@ fn hours(rows: &Rows) -> f64 {
         line: Line::Straight,
         gap_max_ms: i64::MAX,
     };
-    let mut encoder = HoursEncoder::new(bounds, |_: &str| weighting);
+    let mut encoder = HoursEncoder::new(bounds, weighting.into());
     encoder.add(rows);
     let day = encoder.finish();
     let first = day.fields.values().map(|hours| &hours[0].1);

@@ -15,6 +15,7 @@
 //! | `increase` | the differences of neighbouring samples; of a smaller one, the sample itself |
 //! | `integral` | the area under the line through the samples, value times milliseconds |
 //! | `covered_ms` | the time that `integral` is over; `integral / covered_ms` is the time-weighted mean |
+//! | `sketch` | only of fields that ask for it: a quantile sketch ([`super::sketch`]) of all values |
 //!
 //! Several values of one millisecond are one *sample*, the last of them, as in PromQL. A counter's
 //! `increase` is that of Prometheus: a smaller sample means that a counter began again at zero. The line is
@@ -44,6 +45,7 @@ use model::summary::Sum;
 use model::{Number, Rows, SensorPatterns, ValueRef};
 
 use super::order::sorted;
+use super::sketch::Sketch;
 
 /// Most states of a field in a span that are counted one by one.
 pub(crate) const STATES_MAX: usize = 16;
@@ -54,6 +56,8 @@ pub(crate) const OTHER_STATES: &str = "…";
 /// Most fields of a day times its spans: an entry takes up to 300 bytes of a document. With hours these
 /// are 2,083 fields.
 pub(crate) const FIELD_HOURS_MAX: usize = 50_000;
+/// Most bins of the sketches of a day, each about 15 bytes of the document.
+pub(crate) const SKETCH_BINS_MAX: usize = 50_000;
 
 /// The line between two samples.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,33 +85,75 @@ impl Weighting {
     }
 }
 
-/// How each field is weighted by time. Cheap to clone.
+/// What is computed of the fields that a list of patterns selects.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FieldRule {
+    /// The line between two samples.
+    pub line: Line,
+    /// Whether its numbers have a quantile sketch.
+    pub is_sketched: bool,
+}
+
+/// How each field is weighted by time, and which have a sketch. Cheap to clone.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Weightings {
     others: Weighting,
     /// The first list that selects a field counts.
-    lines: Arc<[(SensorPatterns, Line)]>,
+    rules: Arc<[(SensorPatterns, FieldRule)]>,
+    /// A sketch is made of others than the rules say.
+    sketched: Option<Sketched>,
+}
+
+/// Fields that have a sketch whatever the rules say; no others do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Sketched {
+    All,
+    One(Arc<str>),
 }
 
 impl Weightings {
-    /// `lines`: of the fields that a list of patterns selects; the first list counts.
+    /// `rules`: of the fields that a list of patterns selects; the first list counts.
     pub fn new(
         others: Weighting,
-        lines: impl IntoIterator<Item = (SensorPatterns, Line)>,
+        rules: impl IntoIterator<Item = (SensorPatterns, FieldRule)>,
     ) -> Weightings {
         Weightings {
             others,
-            lines: lines.into_iter().collect(),
+            rules: rules.into_iter().collect(),
+            sketched: None,
         }
+    }
+
+    /// The same, with a sketch of this field; `None`: of each field.
+    #[must_use]
+    pub fn with_sketches(&self, field: Option<&str>) -> Weightings {
+        let sketched = field.map_or(Sketched::All, |field| Sketched::One(field.into()));
+        Weightings {
+            sketched: Some(sketched),
+            ..self.clone()
+        }
+    }
+
+    fn rule(&self, field: &str) -> Option<FieldRule> {
+        let mut rules = self.rules.iter();
+        let found = rules.find(|(names, _)| names.matches(field));
+        found.map(|(_, rule)| *rule)
     }
 
     /// The weighting of a field.
     pub fn of(&self, field: &str) -> Weighting {
-        let mut lines = self.lines.iter();
-        let line = lines.find(|(names, _)| names.matches(field));
         Weighting {
-            line: line.map_or(self.others.line, |(_, line)| *line),
+            line: self.rule(field).map_or(self.others.line, |rule| rule.line),
             ..self.others
+        }
+    }
+
+    /// Whether the numbers of a field have a sketch.
+    pub fn has_sketch(&self, field: &str) -> bool {
+        match &self.sketched {
+            Some(Sketched::All) => true,
+            Some(Sketched::One(one)) => **one == *field,
+            None => self.rule(field).is_some_and(|rule| rule.is_sketched),
         }
     }
 }
@@ -150,6 +196,8 @@ pub struct Numbers {
     pub integral: f64,
     /// The time that `integral` is over.
     pub covered_ms: i64,
+    /// All values by bin, if the field asks for it.
+    pub sketch: Option<Sketch>,
 }
 
 /// The booleans and texts of a field in a span.
@@ -183,6 +231,44 @@ pub struct DayHours {
     pub is_truncated: bool,
 }
 
+impl DayHours {
+    /// Whether all numbers of this field, or of all fields, have a sketch.
+    pub fn are_sketched(&self, field: Option<&str>) -> bool {
+        let fields = self.fields.iter();
+        let asked = fields.filter(|(name, _)| field.is_none_or(|field| ***name == *field));
+        let hours = asked.flat_map(|(_, hours)| hours);
+        let mut numbers = hours.filter_map(|(_, hour)| hour.numbers.as_ref());
+        numbers.all(|numbers| numbers.sketch.is_some())
+    }
+
+    /// Removes the sketches of the last fields by name, if they have too many bins for a document.
+    pub fn limit_sketches(&mut self) {
+        let mut bins = 0;
+        for hours in self.fields.values_mut() {
+            let numbers = hours.iter().filter_map(|(_, hour)| hour.numbers.as_ref());
+            let sketches = numbers.filter_map(|numbers| numbers.sketch.as_ref());
+            bins += sketches.map(|sketch| sketch.bins().len()).sum::<usize>();
+            if bins > SKETCH_BINS_MAX {
+                let numbers = hours.iter_mut();
+                let numbers = numbers.filter_map(|(_, hour)| hour.numbers.as_mut());
+                numbers.for_each(|numbers| numbers.sketch = None);
+            }
+        }
+    }
+
+    /// The fields of the day as one span.
+    pub fn whole(&self, weightings: &Weightings) -> BTreeMap<Arc<str>, FieldHour> {
+        let whole = |(name, hours): (&Arc<str>, &Vec<(usize, FieldHour)>)| {
+            let mut hours = hours.iter().map(|(_, hour)| hour);
+            let first = hours.next()?.clone();
+            let weighting = weightings.of(name);
+            let all = hours.fold(first, |all, hour| all.merge(hour, weighting));
+            Some((name.clone(), all))
+        };
+        self.fields.iter().filter_map(whole).collect()
+    }
+}
+
 /// A sample: time and value.
 type Sample = (i64, Number);
 
@@ -212,6 +298,13 @@ impl Numbers {
         merged.sum_sq += later.sum_sq + apart * apart * weight;
         merged.sum = self.sum.plus(later.sum);
         (merged.last, merged.last_ts_ms) = (later.last, later.last_ts_ms);
+        merged.sketch = merged
+            .sketch
+            .zip(later.sketch.as_ref())
+            .map(|(mut all, later)| {
+                all.merge(later);
+                all
+            });
         merged
     }
 
@@ -285,20 +378,19 @@ impl FieldHour {
 
 /// Computes the fields of a day by span.
 #[derive(Debug)]
-pub struct HoursEncoder<W> {
+pub struct HoursEncoder {
     /// The starts of the spans, and the end of the last one.
     bounds: Vec<i64>,
-    weighting: W,
+    weightings: Weightings,
     fields: BTreeMap<Arc<str>, OpenField>,
 }
 
-impl<W: Fn(&str) -> Weighting> HoursEncoder<W> {
+impl HoursEncoder {
     /// `bounds`: the starts of the spans in order, and the end of the last one (ms since 1970).
-    /// `weighting`: of a field.
-    pub fn new(bounds: Vec<i64>, weighting: W) -> HoursEncoder<W> {
+    pub fn new(bounds: Vec<i64>, weightings: Weightings) -> HoursEncoder {
         HoursEncoder {
             bounds,
-            weighting,
+            weightings,
             fields: BTreeMap::new(),
         }
     }
@@ -310,7 +402,7 @@ impl<W: Fn(&str) -> Weighting> HoursEncoder<W> {
         let mut fields: Vec<OpenField> = names
             .map(|name| match self.fields.remove(name) {
                 Some(field) => field,
-                None => OpenField::new((self.weighting)(name)),
+                None => OpenField::new(self.weightings.of(name), self.weightings.has_sketch(name)),
             })
             .collect();
         for row in sorted(rows) {
@@ -349,6 +441,7 @@ impl<W: Fn(&str) -> Weighting> HoursEncoder<W> {
 #[derive(Debug)]
 struct OpenField {
     weighting: Weighting,
+    is_sketched: bool,
     hours: Vec<(usize, FieldHour)>,
     /// The number of the last span, and the field in it.
     open: Option<(usize, OpenHour)>,
@@ -375,9 +468,10 @@ struct OpenNumbers {
 }
 
 impl OpenField {
-    fn new(weighting: Weighting) -> OpenField {
+    fn new(weighting: Weighting, is_sketched: bool) -> OpenField {
         OpenField {
             weighting,
+            is_sketched,
             hours: Vec::new(),
             open: None,
         }
@@ -389,6 +483,12 @@ impl OpenField {
         }
         let (_, hour) = self.open.get_or_insert_with(|| (span, OpenHour::default()));
         hour.add(ts_ms, value, self.weighting);
+        if let Some((numbers, number)) = hour.numbers.as_mut().zip(value.num())
+            && self.is_sketched
+        {
+            let sketch = numbers.numbers.sketch.get_or_insert_default();
+            sketch.add(number.as_f64());
+        }
     }
 
     fn close(&mut self) {
@@ -481,6 +581,7 @@ impl OpenNumbers {
                 increase: 0.0,
                 integral: 0.0,
                 covered_ms: 0,
+                sketch: None,
             },
             before: None,
             sum: Sum::default(),

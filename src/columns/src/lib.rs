@@ -25,14 +25,18 @@ mod hours;
 mod numbers;
 mod order;
 mod part;
+mod sketch;
 #[cfg(test)]
 mod tests;
 
 pub use decode::Decoded;
 pub use encode::DayEncoder;
-pub use hours::{DayHours, FieldHour, HoursEncoder, Line, Numbers, States, Weighting, Weightings};
+pub use hours::{
+    DayHours, FieldHour, FieldRule, HoursEncoder, Line, Numbers, States, Weighting, Weightings,
+};
 pub use order::same_readings;
 pub use part::{Entry, EntryKind, Part};
+pub use sketch::Sketch;
 
 /// A part cannot be decoded.
 #[derive(Debug, thiserror::Error)]

@@ -86,7 +86,7 @@ impl Cost {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::promql::{QueryTime, parse, requests};
+    use crate::promql::{AnsweredBy, QueryTime, parse, requests};
 
     const DAY: i64 = 86_400_000;
 
@@ -101,8 +101,8 @@ mod tests {
         };
         let requests = requests(&parse(text).unwrap(), time);
         let each = requests.iter().map(|request| {
-            let source = match request.is_summarised && request.windows.range_ms >= Span::HOUR.ms()
-            {
+            let is_summarised = request.answered_by != AnsweredBy::Samples;
+            let source = match is_summarised && request.windows.range_ms >= Span::HOUR.ms() {
                 true => Source::Summaries,
                 false => Source::Samples {
                     columns_until_ms: i64::MIN,
@@ -120,6 +120,12 @@ mod tests {
             ("temp", 300, 0, minute),
             ("temp", 1, 1, minute),
             ("avg_over_time(temp[1h])", 1, 30, 60 * minute),
+            (
+                "hourbucket_quantile_over_time(0.9, temp[30d])",
+                20,
+                0,
+                minute,
+            ),
             ("max_over_time(temp[1d])", 600, 0, minute),
         ] {
             assert!(!is_heavy(text, sensors, days, step_ms), "{text}");

@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use columns::{DayHours, Decoded, Part};
+use columns::{DayHours, Decoded, FieldHour, Part};
 use model::{Day, Rows, Sample, SensorId, Span};
 
 use super::days::{DayWritten, SensorDay};
@@ -37,6 +37,8 @@ pub struct DayColumns {
     pub parts: Vec<Part>,
     /// Its hours.
     pub hours: DayHours,
+    /// The same fields, of the whole day.
+    pub whole: BTreeMap<Arc<str>, FieldHour>,
 }
 
 impl DayColumns {
@@ -53,7 +55,13 @@ impl DayColumns {
 
     /// About the bytes of its documents.
     pub fn about_bytes(&self) -> usize {
-        let hours = |(name, hours): (&Arc<str>, &Vec<_>)| name.len() + 512 + hours.len() * 160;
+        let sketch = |(_, hour): &(usize, FieldHour)| {
+            let sketch = hour.numbers.as_ref().and_then(|of| of.sketch.as_ref());
+            sketch.map_or(0, |sketch| 32 + sketch.bins().len() * 16)
+        };
+        let hours = |(name, hours): (&Arc<str>, &Vec<_>)| {
+            name.len() + 512 + hours.len() * 160 + hours.iter().map(sketch).sum::<usize>()
+        };
         2048 + self.parts.iter().map(part_bytes).sum::<usize>()
             + self.hours.fields.iter().map(hours).sum::<usize>()
     }

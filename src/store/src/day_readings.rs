@@ -233,7 +233,7 @@ pub async fn encode_day(
 ) -> Result<Result<DayColumns, NoColumns>, StoreError> {
     let mut readings = DayReadings::new(store, span, day);
     let mut encoder = DayEncoder::default();
-    let mut hours = HoursEncoder::new(bounds(day, span), |name: &str| weightings.of(name));
+    let mut hours = HoursEncoder::new(bounds(day, span), weightings.clone());
     let mut parts: Vec<Part> = vec![];
     let is_too_large = |parts: &[Part]| parts.iter().map(part_bytes).sum::<usize>() > DAY_BYTES_MAX;
     while let Some(rows) = readings.next().await? {
@@ -252,9 +252,12 @@ pub async fn encode_day(
     if parts.is_empty() {
         return Ok(Err(NoColumns::Empty));
     }
+    let mut hours = hours.finish();
+    hours.limit_sketches();
     Ok(Ok(DayColumns {
         tags: readings.into_tags(),
         parts,
-        hours: hours.finish(),
+        whole: hours.whole(weightings),
+        hours,
     }))
 }

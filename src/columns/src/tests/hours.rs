@@ -33,7 +33,8 @@ fn exact_readings() -> impl Strategy<Value = Vec<Plain>> {
 }
 
 fn hours(rows: &Rows, bounds: &[i64], weighting: Weighting) -> DayHours {
-    let mut encoder = HoursEncoder::new(bounds.to_vec(), |_: &str| weighting);
+    let weightings = Weightings::from(weighting).with_sketches(None);
+    let mut encoder = HoursEncoder::new(bounds.to_vec(), weightings);
     encoder.add(rows);
     encoder.finish()
 }
@@ -105,7 +106,10 @@ fn naive_numbers(values: &[(i64, Value)], weighting: Weighting) -> Option<Number
         increase: 0.0,
         integral: 0.0,
         covered_ms: 0,
+        sketch: None,
     };
+    let sketch = naive.sketch.get_or_insert_default();
+    all.iter().for_each(|(_, value)| sketch.add(value.as_f64()));
     for pair in samples.windows(2) {
         let a = pair[0].1.as_f64();
         let b = pair[1].1.as_f64();
@@ -344,7 +348,8 @@ fn many_states_and_many_fields_are_bounded() {
 }
 
 #[test]
-fn the_first_list_that_selects_a_field_has_its_line() {
+fn the_first_list_that_selects_a_field_has_its_rule() {
+    let rule = |line, is_sketched| FieldRule { line, is_sketched };
     let names = |list: &[&str]| SensorPatterns::parse(list.iter().copied()).unwrap();
     let others = Weighting {
         line: Line::Straight,
@@ -353,9 +358,9 @@ fn the_first_list_that_selects_a_field_has_its_line() {
     let weightings = Weightings::new(
         others,
         [
-            (names(&["valve", "set*"]), Line::Step),
-            (names(&["s*"]), Line::Straight),
-            (names(&["*_state"]), Line::Step),
+            (names(&["valve", "set*"]), rule(Line::Step, true)),
+            (names(&["s*"]), rule(Line::Straight, false)),
+            (names(&["*_state"]), rule(Line::Step, false)),
         ],
     );
     let steps = ["valve", "setpoint", "a_state"];
@@ -369,6 +374,42 @@ fn the_first_list_that_selects_a_field_has_its_line() {
             Weighting { line, ..others },
             "{field}"
         );
+        let is_sketched = ["valve", "setpoint"].contains(&field);
+        assert_eq!(weightings.has_sketch(field), is_sketched, "{field}");
+        assert!(weightings.with_sketches(None).has_sketch(field));
+        let one = weightings.with_sketches(Some("temp"));
+        assert_eq!(one.has_sketch(field), field == "temp");
     }
     assert_eq!(Weightings::from(others).of("valve"), others);
+}
+
+#[test]
+fn the_sketches_of_a_day_are_bounded() {
+    let mut rows = Rows::default();
+    for at in 0..SKETCH_BINS_MAX / 40 {
+        let value = Value::Double(1.02f64.powi(at as i32 % 1900));
+        let fields: Vec<String> = (10..99).map(|n| format!("f{n}")).collect();
+        let values: Vec<_> = fields
+            .iter()
+            .map(|name| (name.as_str(), value.as_ref()))
+            .collect();
+        rows.push_named(at as i64, RowFlags::default(), &values);
+    }
+    let weighting = Weighting {
+        line: Line::Straight,
+        gap_max_ms: i64::MAX,
+    };
+    let mut found = hours(&rows, &[0, 1 << 30], weighting);
+    assert!(found.are_sketched(None));
+    found.limit_sketches();
+    assert!(found.are_sketched(Some("f10")) && !found.are_sketched(None));
+    let bins = |name: &str| {
+        let numbers = found.fields[name][0].1.numbers.as_ref().unwrap();
+        numbers.sketch.as_ref().map(|sketch| sketch.bins().len())
+    };
+    let of_one = bins("f10").unwrap();
+    assert!(of_one > 1000, "{of_one}");
+    let all: Vec<_> = found.fields.keys().filter_map(|name| bins(name)).collect();
+    assert_eq!(all.len(), SKETCH_BINS_MAX / of_one);
+    assert_eq!(bins("f98"), None);
 }

@@ -8,7 +8,7 @@ use model::{RowFlags, Rows, Value};
 use proptest::prelude::*;
 
 use super::*;
-use crate::hours::{FIELD_HOURS_MAX, OTHER_STATES, STATE_BYTES_MAX, STATES_MAX};
+use crate::hours::{FIELD_HOURS_MAX, OTHER_STATES, SKETCH_BINS_MAX, STATE_BYTES_MAX, STATES_MAX};
 use crate::part::{BYTES_MAX, READINGS_MAX};
 
 /// A reading: time, flags, values.

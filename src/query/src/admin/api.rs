@@ -1,6 +1,8 @@
 //! The HTTP side of the read API: parses requests, queries [`crate::read`], and renders JSON,
 //! NDJSON or CSV.
 
+mod rich_hours;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -24,7 +26,6 @@ use crate::read::hours::Hour;
 use crate::read::merge::{Cursor, Window};
 use crate::read::sensors::{Place, SensorListQuery, SensorOrder, SensorState, SortKey};
 use crate::read::{QueryResult, ReadService};
-use columns::FieldHour;
 use model::{
     BucketStart, DAY_MS, Day, DeadLetter, FieldKinds, FieldSummary, Number, SensorId, Span,
     ValueRef, rfc3339, stored_name,
@@ -34,11 +35,12 @@ use store::reading::{DeadLetterQuery, StoredDeadLetter};
 use telemetry::rejected;
 
 /// The routes of the read API.
-pub(crate) const ROUTES: [&str; 8] = [
+pub(crate) const ROUTES: [&str; 9] = [
     "/v1/sensors",
     "/v1/sensors/{id}",
     "/v1/sensors/{id}/hourly",
     "/v1/sensors/{id}/hours",
+    "/v1/sensors/{id}/quantiles",
     "/v1/sensors/{id}/daily",
     "/v1/sensors/{id}/readings",
     "/v1/fleet",
@@ -63,6 +65,7 @@ pub(super) fn routes(reads: Option<Arc<ReadService>>, access: Access) -> Router 
         sensor_at,
         hourly_at,
         hours_at,
+        quantiles_at,
         daily_at,
         readings_at,
         fleet_at,
@@ -72,7 +75,8 @@ pub(super) fn routes(reads: Option<Arc<ReadService>>, access: Access) -> Router 
         .route(sensors_at, get(sensors))
         .route(sensor_at, get(one_sensor))
         .route(hourly_at, get(hourly))
-        .route(hours_at, get(rich_hours))
+        .route(hours_at, get(rich_hours::rich_hours))
+        .route(quantiles_at, get(rich_hours::quantiles))
         .route(daily_at, get(daily))
         .route(readings_at, get(readings))
         .route(fleet_at, get(fleet))
@@ -372,85 +376,6 @@ async fn hourly(
     Ok(ok(&json!({
         "sensor_id": id, "from": rfc3339(from_ms), "to": rfc3339(to_ms), "buckets": buckets, "complete": complete,
     })))
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct HoursParams {
-    from: Option<String>,
-    to: Option<String>,
-    field: Option<String>,
-}
-
-async fn rich_hours(
-    State(reads): Shared,
-    Extension(reader): Extension<Reader>,
-    id: Result<Path<String>, PathRejection>,
-    params: Result<Query<HoursParams>, QueryRejection>,
-) -> Result<Response, ApiError> {
-    let reads = known(&reads)?;
-    let HoursParams { from, to, field } = query(params)?;
-    let range = Ok(Query(RangeParams { from, to }));
-    let (id, from_ms, to_ms) = sensor_and_range(reads, &reader, id, range)?;
-    check_buckets(reads.span(), (from_ms, to_ms))?;
-    let QueryResult {
-        answer: hours,
-        complete,
-    } = reads
-        .rich_hours(&id, field.as_deref(), (from_ms, to_ms))
-        .await?;
-    check_known(reads, &reader, &id, hours.is_empty()).await?;
-    let hour = |(start, fields): (&BucketStart, &BTreeMap<Arc<str>, FieldHour>)| {
-        let fields = fields.iter();
-        let fields = fields.map(|(name, hour)| (name.to_string(), rich_field(hour)));
-        json!({
-            "bucket_start": rfc3339(start.0), "bucket_end": rfc3339(reads.span().end(*start)),
-            "fields": fields.collect::<serde_json::Map<_, _>>(),
-        })
-    };
-    let hours: Vec<Json> = hours.iter().map(hour).collect();
-    Ok(ok(&json!({
-        "sensor_id": id, "from": rfc3339(from_ms), "to": rfc3339(to_ms), "hours": hours, "complete": complete,
-    })))
-}
-
-/// The names of `sensor_day_hours`, and what is computed from them.
-fn rich_field(hour: &FieldHour) -> Json {
-    let double = |v: f64| value_json(ValueRef::Double(v));
-    let mut shown = serde_json::Map::new();
-    if let Some(of) = &hour.numbers {
-        let count = of.count as f64;
-        let mean = of.integral / of.covered_ms as f64;
-        for (name, value) in [
-            ("count", json!(of.count)),
-            ("min", number_json(of.min)),
-            ("max", number_json(of.max)),
-            ("sum", number_json(of.sum)),
-            ("avg", double(of.mean())),
-            ("stddev", double((of.sum_sq / count).sqrt())),
-            ("first", number_json(of.first)),
-            ("last", number_json(of.last)),
-            ("first_ts", rfc3339(of.first_ts_ms).into()),
-            ("last_ts", rfc3339(of.last_ts_ms).into()),
-            ("min_ts", rfc3339(of.min_ts_ms).into()),
-            ("max_ts", rfc3339(of.max_ts_ms).into()),
-            ("sum_sq", double(of.sum_sq)),
-            ("increase", double(of.increase)),
-            ("integral", double(of.integral)),
-            ("covered_ms", json!(of.covered_ms)),
-            // Null if nothing is covered.
-            ("time_weighted_avg", double(mean)),
-        ] {
-            shown.insert(name.to_owned(), value);
-        }
-    }
-    if let Some(of) = &hour.states {
-        shown.insert("state_ms".to_owned(), json!(of.state_ms));
-        shown.insert("state_first_ts".to_owned(), rfc3339(of.first_ts_ms).into());
-        shown.insert("state_last_ts".to_owned(), rfc3339(of.last_ts_ms).into());
-        shown.insert("state_last".to_owned(), json!(of.last));
-    }
-    Json::Object(shown)
 }
 
 async fn daily(

@@ -52,7 +52,7 @@ fn places(query: &str) -> Vec<usize> {
 }
 
 /// The length of the blanks and comments at the beginning.
-fn blank(text: &str) -> usize {
+pub(super) fn blank(text: &str) -> usize {
     let mut len = 0;
     loop {
         let rest = text[len..].trim_start();

@@ -2,6 +2,8 @@
 
 use super::ast::ValueType;
 use super::ast::ValueType::{Matrix, Scalar, String, Vector};
+use super::extension;
+use super::series::AnsweredBy;
 
 /// How a function is evaluated.
 #[derive(Debug, Clone, Copy)]
@@ -33,6 +35,7 @@ pub(crate) enum OverTime {
     Last,
     Mad,
     Quantile,
+    SketchQuantile,
     Stddev,
     Stdvar,
     Changes,
@@ -52,10 +55,14 @@ pub(crate) enum OverTime {
 }
 
 impl OverTime {
-    /// Whether the hourly summaries of a window suffice for the whole hours in it.
-    pub(crate) fn is_summarised(self) -> bool {
-        use OverTime::{Absent, Avg, Count, Max, Min, Present, Sum};
-        matches!(self, Avg | Sum | Count | Min | Max | Present | Absent)
+    /// What of the whole hours in a window suffices.
+    pub(crate) fn answered_by(self) -> AnsweredBy {
+        use OverTime::{Absent, Avg, Count, Max, Min, Present, SketchQuantile, Sum};
+        match self {
+            Avg | Sum | Count | Min | Max | Present | Absent => AnsweredBy::Stats,
+            SketchQuantile => AnsweredBy::Sketches,
+            _ => AnsweredBy::Samples,
+        }
     }
 }
 
@@ -180,6 +187,13 @@ static FUNCTIONS: &[Function] = &[
     histogram("histogram_stdvar", &[Vector], 0),
     histogram("histogram_sum", &[Vector], 0),
     date("hour", dates::hour),
+    f(
+        extension::NAME,
+        &[Scalar, Matrix],
+        0,
+        Vector,
+        Kind::OverTime(OverTime::SketchQuantile),
+    ),
     over("idelta", OverTime::Idelta),
     over("increase", OverTime::Increase),
     unsupported("info", &[Vector, Vector], 1),

@@ -8,13 +8,15 @@
 //! the order of the series, so the last digits may differ. docs/promql.md lists the differences.
 //!
 //! A function whose windows may be answered from summaries gets [`WindowStats`] instead of samples
-//! if the caller has them: [`windows`] has the rules.
+//! if the caller has them: [`windows`] has the rules. [`sketches`] has those of the one function that
+//! Prometheus does not have.
 
 mod ast;
 mod at_times;
 mod durations;
 mod error;
 mod eval;
+mod extension;
 pub mod format;
 mod functions;
 mod guard;
@@ -26,6 +28,7 @@ mod raw_strings;
 mod re2;
 mod regex_texts;
 mod series;
+pub(crate) mod sketches;
 mod unexpected;
 pub mod windows;
 
@@ -39,6 +42,6 @@ pub use self::matcher::Matcher;
 pub use self::parse::{format as format_query, parse, parse_selector};
 pub(crate) use self::series::joined;
 pub use self::series::{
-    Part, Sample, SelectedSeries, SelectorRequest, Series, SeriesData, Source, Value, WindowStats,
-    Windows,
+    AnsweredBy, Part, Sample, SelectedSeries, SelectorRequest, Series, SeriesData, Source, Value,
+    WindowStats, Windows,
 };

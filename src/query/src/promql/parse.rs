@@ -17,6 +17,7 @@ use super::ast::{
 use super::at_times;
 use super::durations::as_parsed;
 use super::error::PromqlError;
+use super::extension;
 use super::functions::{self, Function, Kind};
 use super::guard;
 use super::labels::METRIC_NAME;
@@ -46,6 +47,7 @@ fn converted(text: &str, compiles: bool) -> Result<Query, PromqlError> {
     let parsed = parsed(text)?;
     let mut convert = Convert {
         selectors: 0,
+        are_extended: extension::are_extended(text).into_iter(),
         compiles,
     };
     let expr = convert.expr(parsed)?;
@@ -63,7 +65,11 @@ pub fn format(text: &str) -> Result<String, PromqlError> {
     parse(text)?;
     let (text, are_negative) = at_times::positive(text);
     let formatted = unmarked(&parsed(&text)?.prettify());
-    Ok(at_times::signed(&formatted, &are_negative))
+    let formatted = at_times::signed(&formatted, &are_negative);
+    Ok(extension::extended(
+        &formatted,
+        &extension::are_extended(&text),
+    ))
 }
 
 /// The matchers of a series selector (`match[]`).
@@ -155,7 +161,7 @@ fn regex_place(text: &str, error: &PromqlError) -> Option<String> {
 
 /// The query as the parser reads it.
 fn readable(text: &str) -> String {
-    marked(&in_double_quotes(&as_parsed(text)))
+    marked(&in_double_quotes(&as_parsed(&extension::standard(text))))
 }
 
 /// Whether the parser knows the syntax, whatever the query means.
@@ -183,6 +189,8 @@ impl Query {
 
 struct Convert {
     selectors: usize,
+    /// Of the calls of `quantile_over_time` that are still to come.
+    are_extended: std::vec::IntoIter<bool>,
     compiles: bool,
 }
 
@@ -337,7 +345,12 @@ impl Convert {
     }
 
     fn call(&mut self, call: p::Call) -> Result<Expr, PromqlError> {
-        let name = call.func.name;
+        let is_extended =
+            call.func.name == "quantile_over_time" && self.are_extended.next().unwrap_or_default();
+        let name = match is_extended {
+            true => extension::NAME,
+            false => call.func.name,
+        };
         let function = functions::find(name)
             .ok_or_else(|| invalid(format!("unknown function with name {name:?}")))?;
         if matches!(function.kind, Kind::Unsupported) {

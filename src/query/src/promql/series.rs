@@ -4,6 +4,7 @@ use super::ast::ValueType;
 use super::error::PromqlError;
 use super::labels::Labels;
 use super::matcher::Matcher;
+use super::sketches::SketchedBucket;
 pub use model::Sample;
 
 /// A series of samples, ordered by time, one at a time.
@@ -83,11 +84,51 @@ pub struct Windows {
 }
 
 impl Windows {
+    /// One window: after the first time up to the second, ms since 1970; none if that is empty.
+    pub(crate) fn one(after_ms: i64, to_ms: i64) -> Windows {
+        Windows {
+            first_end_ms: to_ms,
+            step_ms: 1,
+            steps: usize::from(after_ms < to_ms),
+            range_ms: to_ms - after_ms,
+            needs_sum: false,
+            needs_min: false,
+            needs_max: false,
+        }
+    }
+
+    /// From the first millisecond of all windows to after the last one.
+    pub(crate) fn range(&self) -> (i64, i64) {
+        let after_ms = self.bounds(0).0;
+        let last_ms = self.bounds(self.steps.max(1) - 1).1;
+        (after_ms + 1, last_ms + 1)
+    }
+
+    /// The windows that may contain samples between two times, both inclusive.
+    pub(crate) fn steps_of(&self, (first_ms, last_ms): (i64, i64)) -> std::ops::Range<usize> {
+        let step_ms = self.step_ms.max(1);
+        let first = (first_ms - self.first_end_ms + step_ms - 1).div_euclid(step_ms);
+        let after = (last_ms + self.range_ms - self.first_end_ms).div_euclid(step_ms) + 1;
+        let after = after.clamp(0, self.steps as i64);
+        (first.max(0).min(after) as usize)..(after as usize)
+    }
+
     /// The bounds of a window: start (exclusive) and end (inclusive).
     pub(crate) fn bounds(&self, step: usize) -> (i64, i64) {
         let end = self.first_end_ms + self.step_ms * step as i64;
         (end - self.range_ms, end)
     }
+}
+
+/// What suffices to answer windows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AnsweredBy {
+    /// Their samples.
+    Samples,
+    /// Their [`WindowStats`].
+    Stats,
+    /// The sketches of buckets.
+    Sketches,
 }
 
 /// What a selector of a query needs.
@@ -97,8 +138,8 @@ pub struct SelectorRequest {
     pub matchers: Vec<Matcher>,
     /// The windows whose samples are needed; none, if nothing is.
     pub windows: Windows,
-    /// Whether [`WindowStats`] of the windows suffice.
-    pub is_summarised: bool,
+    /// What suffices of the windows; samples do, too.
+    pub answered_by: AnsweredBy,
     /// Whether the samples of all series are in memory together, because they are the answer.
     pub(crate) keeps_samples: bool,
 }
@@ -108,16 +149,8 @@ impl SelectorRequest {
     pub(crate) fn of_samples(matchers: Vec<Matcher>, after_ms: i64, to_ms: i64) -> SelectorRequest {
         SelectorRequest {
             matchers,
-            windows: Windows {
-                first_end_ms: to_ms,
-                step_ms: 1,
-                steps: usize::from(after_ms < to_ms),
-                range_ms: to_ms - after_ms,
-                needs_sum: false,
-                needs_min: false,
-                needs_max: false,
-            },
-            is_summarised: false,
+            windows: Windows::one(after_ms, to_ms),
+            answered_by: AnsweredBy::Samples,
             keeps_samples: true,
         }
     }
@@ -153,6 +186,8 @@ pub enum SeriesData {
     Samples(Vec<Sample>),
     /// One entry for each window of the request; `None` for a window without samples.
     Windows(Vec<Option<WindowStats>>),
+    /// The buckets of all windows, in order.
+    Sketches(Vec<SketchedBucket>),
 }
 
 /// A series that a selector found.
@@ -183,7 +218,7 @@ impl Part {
         let each = self.series.iter_mut();
         each.filter_map(|series| match &mut series.data {
             SeriesData::Samples(samples) => Some(samples),
-            SeriesData::Windows(_) => None,
+            SeriesData::Windows(_) | SeriesData::Sketches(_) => None,
         })
     }
 }

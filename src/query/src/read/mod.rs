@@ -49,6 +49,7 @@ pub mod selector;
 pub mod sensors;
 pub mod series;
 pub mod silence;
+mod sketches;
 mod windows;
 
 use std::collections::BTreeMap;

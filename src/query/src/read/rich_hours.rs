@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::merge::Window;
+use super::series::Missing;
 use super::{QueryResult, ReadError, ReadService};
 use ::columns::{DayHours, FieldHour, HoursEncoder, Weightings};
 use model::{BucketStart, Day, SensorId};
@@ -18,9 +19,24 @@ use store::columns::ColumnsQuery;
 const STEP: usize = 10_000;
 /// Fields of one answer, counted in each of its hours.
 const FIELD_HOURS_MAX: usize = 200_000;
+/// Bins of a sketch that count as another field.
+const BINS_OF_FIELD: usize = 16;
 
+/// The fields of a bucket.
+pub(crate) type Fields = BTreeMap<Arc<str>, FieldHour>;
 /// The fields of a sensor by bucket; without buckets that have none.
-pub(crate) type RichHours = BTreeMap<BucketStart, BTreeMap<Arc<str>, FieldHour>>;
+pub(crate) type RichHours = BTreeMap<BucketStart, Fields>;
+
+/// Selects rich hours.
+pub(crate) struct HoursQuery<'q> {
+    pub(crate) sensor_id: SensorId,
+    /// Of this field; `None`: of all.
+    pub(crate) field: Option<&'q str>,
+    /// Of the buckets that overlap this range (ms since 1970, end exclusive).
+    pub(crate) range: (i64, i64),
+    /// Numbers have sketches, whether they are stored or not.
+    pub(crate) needs_sketches: bool,
+}
 
 impl ReadService {
     /// The same service, whose hours are weighted by time like this.
@@ -29,58 +45,48 @@ impl ReadService {
         ReadService { weightings, ..self }
     }
 
-    /// The rich summaries of the sensor's buckets that overlap a time range (ms since 1970, end
-    /// exclusive), of one field or of all.
+    /// The rich summaries of the sensor's buckets.
     ///
     /// # Errors
     /// See [`ReadError`].
     pub(crate) async fn rich_hours(
         &self,
-        sensor_id: &str,
-        field: Option<&str>,
-        (from_ms, to_ms): (i64, i64),
+        query: HoursQuery<'_>,
     ) -> Result<QueryResult<RichHours>, ReadError> {
-        self.within(self.gather_rich_hours(sensor_id.into(), field, (from_ms, to_ms)))
-            .await
+        let (answer, missing) = self.within(self.gather_rich_hours(query)).await?;
+        Ok(QueryResult {
+            answer,
+            complete: !missing.recent,
+        })
     }
 
-    async fn gather_rich_hours(
+    pub(super) async fn gather_rich_hours(
         &self,
-        sensor_id: SensorId,
-        field: Option<&str>,
-        (from_ms, to_ms): (i64, i64),
-    ) -> Result<QueryResult<RichHours>, ReadError> {
+        query: HoursQuery<'_>,
+    ) -> Result<(RichHours, Missing), ReadError> {
+        let (from_ms, to_ms) = query.range;
         let mut gathered = Gathered::default();
-        let mut complete = true;
+        let mut missing = Missing::default();
         if from_ms < to_ms {
             let first = self.span().floor(from_ms);
             let range = (first.0, self.span().end(self.span().floor(to_ms - 1)));
-            let stored = self.add_stored(&sensor_id, field, range, &mut gathered);
-            let QueryResult {
-                answer: days,
-                complete: is_complete,
-            } = stored.await?;
-            complete = is_complete;
-            for gap in self.gaps(&days, range) {
-                complete &= self
-                    .add_computed(&sensor_id, field, gap, &mut gathered)
-                    .await?;
+            let stored = self.add_stored(&query, range, &mut gathered).await?;
+            missing.recent = !stored.complete;
+            for gap in self.gaps(&stored.answer, range) {
+                missing = missing.and(self.add_computed(&query, gap, &mut gathered).await?);
             }
         }
-        Ok(QueryResult {
-            answer: gathered.hours,
-            complete,
-        })
+        Ok((gathered.hours, missing))
     }
 
     /// Adds the days whose stored hours have all readings; returns these days.
     async fn add_stored(
         &self,
-        sensor_id: &SensorId,
-        field: Option<&str>,
+        query: &HoursQuery<'_>,
         range: (i64, i64),
         gathered: &mut Gathered,
     ) -> Result<QueryResult<BTreeSet<Day>>, ReadError> {
+        let sensor_id = &query.sensor_id;
         let mut added = QueryResult {
             answer: BTreeSet::new(),
             complete: true,
@@ -99,16 +105,17 @@ impl ReadService {
         let Some(changed) = self.changed_days(one, &[view.answer], &all).await? else {
             return Ok(added);
         };
-        let query = ColumnsQuery {
+        let days = ColumnsQuery {
             sensor_ids: vec![sensor_id.clone()],
             from_ms: first.start_ms,
             to_ms: last.end_ms,
-            fields: field.map(ToOwned::to_owned).into_iter().collect(),
+            fields: query.field.map(ToOwned::to_owned).into_iter().collect(),
         };
-        for found in store.hours_of(&query).await?.days {
+        for found in store.hours_of(&days).await?.days {
             let day = self.zone.day(found.day_ms);
             let is_current = day.start_ms == found.day_ms && !changed[0].contains(&day);
-            if is_current && !found.hours.is_truncated {
+            let suffices = !query.needs_sketches || found.hours.are_sketched(query.field);
+            if is_current && suffices && !found.hours.is_truncated {
                 gathered.add(&self.starts_of(day), range, found.hours)?;
                 added.answer.insert(day);
             }
@@ -116,23 +123,25 @@ impl ReadService {
         Ok(added)
     }
 
-    /// Adds the hours of a range of whole buckets, from their readings. Returns whether all of these
-    /// are in it.
+    /// Adds the hours of a range of whole buckets, from their readings. Returns which of these are
+    /// missing.
     async fn add_computed(
         &self,
-        sensor_id: &SensorId,
-        field: Option<&str>,
+        query: &HoursQuery<'_>,
         range: (i64, i64),
         gathered: &mut Gathered,
-    ) -> Result<bool, ReadError> {
-        let mut complete = true;
+    ) -> Result<Missing, ReadError> {
+        let weightings = match query.needs_sketches {
+            true => self.weightings.with_sketches(query.field),
+            false => self.weightings.clone(),
+        };
+        let mut missing = Missing::default();
         for day in self.zone.days(range.0, range.1) {
             let within = self.buckets_of(day, range);
             let mut starts = self.starts_of(day);
             starts.retain(|start| (within.0..within.1).contains(&start.0));
             let bounds = starts.iter().map(|start| start.0).chain([within.1]);
-            let mut encoder =
-                HoursEncoder::new(bounds.collect(), |name: &str| self.weightings.of(name));
+            let mut encoder = HoursEncoder::new(bounds.collect(), weightings.clone());
             let mut window = Window {
                 from_ms: within.0,
                 to_ms: within.1,
@@ -140,8 +149,12 @@ impl ReadService {
                 limit: STEP,
             };
             loop {
-                let found = self.gather(sensor_id.clone(), window).await?;
-                complete &= found.complete;
+                let found = self.gather(query.sensor_id.clone(), window).await?;
+                missing = missing.and(Missing {
+                    recent: !found.complete,
+                    removed_until_ms: found.answer.removed_until_ms,
+                    ..Missing::default()
+                });
                 encoder.add(&found.answer.rows);
                 window.after = found.answer.next;
                 if window.after.is_none() {
@@ -151,10 +164,10 @@ impl ReadService {
             let mut hours = encoder.finish();
             hours
                 .fields
-                .retain(|name, _| field.is_none_or(|field| **name == *field));
+                .retain(|name, _| query.field.is_none_or(|field| **name == *field));
             gathered.add(&starts, within, hours)?;
         }
-        Ok(complete)
+        Ok(missing)
     }
 
     /// The starts of a day's buckets, in the order of the entries of its stored hours.
@@ -191,7 +204,8 @@ impl Gathered {
                 let Some(start) = start.filter(|start| (from_ms..to_ms).contains(&start.0)) else {
                     continue;
                 };
-                self.fields += 1;
+                let sketch = of_hour.numbers.as_ref().and_then(|of| of.sketch.as_ref());
+                self.fields += 1 + sketch.map_or(0, |sketch| sketch.bins().len() / BINS_OF_FIELD);
                 if self.fields > FIELD_HOURS_MAX {
                     return Err(ReadError::TooManyFields);
                 }

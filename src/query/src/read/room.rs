@@ -9,7 +9,6 @@
 use std::collections::BTreeMap;
 
 use super::series::{FoundSeries, SelectError, Wanted, fields_of};
-use super::windows::BUCKETS_AT_ONCE;
 use super::{ReadError, ReadService};
 use crate::promql::{PromqlError, Windows};
 use model::{BucketStart, SensorId, Span};
@@ -46,10 +45,8 @@ impl ReadService {
         if from.0 >= to_ms {
             return Ok(());
         }
-        let of_each = (to_ms - from.0) / span.ms() + 1;
-        let size = usize::try_from(BUCKETS_AT_ONCE / of_each).unwrap_or(0);
         let mut kept = 0;
-        for some in found.by_samples.chunks(size.max(1)) {
+        for some in found.by_samples.chunks(self.sensors_at_once(from.0, to_ms)) {
             for counts in self.counts(some, from, to_ms).await? {
                 kept = match request.keeps_samples {
                     true => kept + counts.last().map_or(0, |(_, samples)| *samples),
@@ -63,7 +60,7 @@ impl ReadService {
         Ok(())
     }
 
-    /// The counts of each series that has some.
+    /// The counts of each series.
     async fn counts(
         &self,
         wanted: &[Wanted],
@@ -76,25 +73,20 @@ impl ReadService {
             to_ms,
             fields: fields_of(wanted),
         };
+        let series = wanted.iter().flat_map(|of| {
+            let fields = of.fields.iter();
+            fields.map(|(field, _)| ((&of.sensor_id, field.as_str()), BTreeMap::new()))
+        });
+        let mut of_series: BTreeMap<(&SensorId, &str), BTreeMap<i64, usize>> = series.collect();
         let pages = self.within(self.summaries(query)).await?;
-        let mut of_series: BTreeMap<(SensorId, String), BTreeMap<i64, usize>> = BTreeMap::new();
-        for (key, page) in pages {
-            if page.readings_removed {
-                continue;
-            }
-            for (field, summary) in page.summary {
-                let count = summary.map_or(0, |summary| summary.count as usize);
-                let hours = of_series.entry((key.sensor_id.clone(), field)).or_default();
-                *hours.entry(key.start.0).or_default() += count;
+        for (key, page) in pages.iter().filter(|(_, page)| !page.readings_removed) {
+            for (field, summary) in &page.summary {
+                if let Some(hours) = of_series.get_mut(&(&key.sensor_id, field.as_str())) {
+                    let count = summary.as_ref().map_or(0, |summary| summary.count as usize);
+                    *hours.entry(key.start.0).or_default() += count;
+                }
             }
         }
-        let is_wanted = |of: &Wanted, field: &str| of.fields.iter().any(|(name, _)| name == field);
-        let fields_of_sensor: BTreeMap<&SensorId, &Wanted> =
-            wanted.iter().map(|of| (&of.sensor_id, of)).collect();
-        of_series.retain(|(sensor_id, field), _| {
-            let of = fields_of_sensor.get(sensor_id);
-            of.is_some_and(|of| is_wanted(of, field))
-        });
         let sums = of_series.into_values().map(|hours| {
             let mut before = 0;
             let sum = |(start_ms, count)| {
@@ -109,15 +101,15 @@ impl ReadService {
 
 /// The samples of whole hours in the window that has most.
 fn fullest(counts: &Counts, windows: &Windows, span: Span) -> usize {
-    let until = |ms: i64, is_before: fn(i64, i64) -> bool, plus_ms: i64| {
-        let hours = counts.partition_point(|(start_ms, _)| is_before(start_ms + plus_ms, ms));
+    // Of the hours that begin by then.
+    let until = |ms: i64| {
+        let hours = counts.partition_point(|(start_ms, _)| *start_ms <= ms);
         hours.checked_sub(1).map_or(0, |last| counts[last].1)
     };
     let in_window = |step| {
         let (after_ms, end_ms) = windows.bounds(step);
-        let before = until(after_ms, |start_ms, ms| start_ms <= ms, 0);
-        let ended = until(end_ms, |last_ms, ms| last_ms <= ms, span.ms() - 1);
-        ended.saturating_sub(before)
+        let ended = until(end_ms - (span.ms() - 1));
+        ended.saturating_sub(until(after_ms))
     };
     (0..windows.steps).map(in_window).max().unwrap_or(0)
 }

@@ -12,6 +12,7 @@
 //! | source | of which series |
 //! |---|---|
 //! | [`super::windows`]: days, hours, and readings at the edges | functions that summaries answer, windows at least as long as a bucket, and fields that have only had numbers (booleans are in no summary) |
+//! | [`super::sketches`]: the sketches of hours | `hourbucket_quantile_over_time`, likewise |
 //! | [`super::samples`]: memory, columns, pages and measurements | all others |
 //!
 //! Another source is a stream of parts beside these two, and a case in `find_series`.
@@ -23,7 +24,7 @@ use futures_util::stream::{BoxStream, StreamExt};
 use super::selector::{MayRead, SensorLabels, SeriesSelector};
 use super::{ReadError, ReadService};
 use crate::cost::{Cost, Source};
-use crate::promql::{Labels, Part, PromqlError, SelectorRequest};
+use crate::promql::{AnsweredBy, Labels, Part, PromqlError, SelectorRequest};
 use model::{FieldKinds, SensorId};
 use store::catalog::CatalogEntry;
 
@@ -93,6 +94,7 @@ pub(super) fn groups_of(wanted: Vec<Wanted>, size: usize) -> VecDeque<Vec<Wanted
 pub(crate) struct FoundSeries {
     pub(super) request: SelectorRequest,
     by_windows: Vec<Wanted>,
+    by_sketches: Vec<Wanted>,
     pub(super) by_samples: Vec<Wanted>,
     /// Fields of a sensor with more of them than the catalogue records may be missing.
     pub(crate) lacks_fields: bool,
@@ -111,7 +113,19 @@ impl FoundSeries {
         let samples = Source::Samples {
             columns_until_ms: columned.last().map_or(i64::MIN, |day| day.end_ms),
         };
-        cost(&self.by_windows, Source::Summaries).plus(cost(&self.by_samples, samples))
+        // Without sketches that are stored, they are computed from the readings.
+        let is_stored = |of: &Wanted| {
+            let mut fields = of.fields.iter();
+            reads.kinds.columns.is_some()
+                && fields.all(|(name, _)| reads.weightings.has_sketch(name))
+        };
+        let sketches = match self.by_sketches.iter().all(is_stored) {
+            true => Source::Summaries,
+            false => samples,
+        };
+        cost(&self.by_windows, Source::Summaries)
+            .plus(cost(&self.by_sketches, sketches))
+            .plus(cost(&self.by_samples, samples))
     }
 }
 
@@ -132,6 +146,7 @@ impl ReadService {
     ) -> Result<Option<FoundSeries>, ReadError> {
         let mut found = FoundSeries {
             by_windows: vec![],
+            by_sketches: vec![],
             by_samples: vec![],
             lacks_fields: false,
             request,
@@ -141,8 +156,10 @@ impl ReadService {
         if to_ms <= after_ms {
             return Ok(Some(found));
         }
-        let is_summarised =
-            found.request.is_summarised && found.request.windows.range_ms >= self.span().ms();
+        let answered_by = match found.request.windows.range_ms >= self.span().ms() {
+            true => found.request.answered_by,
+            false => AnsweredBy::Samples,
+        };
         let matchers = std::mem::take(&mut found.request.matchers);
         let selector = SeriesSelector::new(&matchers);
         let query = selector.query(Some((after_ms + 1, to_ms + 1)));
@@ -152,12 +169,13 @@ impl ReadService {
             }
             let (numbers, others): (Vec<_>, Vec<_>) = series_of(&entry, &selector)
                 .into_iter()
-                .partition(|(_, _, is_number)| *is_number && is_summarised);
+                .partition(|(_, _, is_number)| *is_number && answered_by != AnsweredBy::Samples);
+            let of_numbers = match answered_by {
+                AnsweredBy::Sketches => &mut found.by_sketches,
+                AnsweredBy::Stats | AnsweredBy::Samples => &mut found.by_windows,
+            };
             found.lacks_fields |= entry.is_truncated && !selector.lists_names();
-            for (fields, to) in [
-                (numbers, &mut found.by_windows),
-                (others, &mut found.by_samples),
-            ] {
+            for (fields, to) in [(numbers, of_numbers), (others, &mut found.by_samples)] {
                 *series_left = series_left.checked_sub(fields.len()).ok_or(Full::Series)?;
                 if !fields.is_empty() {
                     to.push(Wanted {
@@ -184,12 +202,15 @@ impl ReadService {
         let FoundSeries {
             request,
             by_windows,
+            by_sketches,
             by_samples,
             ..
         } = found;
         let range = (request.after_ms() + 1, request.to_ms() + 1);
         let windows = self.windows(by_windows, request.windows, samples_max);
-        windows.chain(self.samples_of(by_samples, range)).boxed()
+        let sketches = self.sketches(by_sketches, request.windows, samples_max);
+        let samples = self.samples_of(by_samples, range);
+        windows.chain(sketches).chain(samples).boxed()
     }
 }
 

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use columns::{Line, Weighting, Weightings};
+use columns::{FieldRule, Line, Weighting, Weightings};
 use tokio::task::JoinHandle;
 
 use super::StartError;
@@ -146,16 +146,23 @@ impl ServiceContext {
     }
 }
 
-/// What is between two readings of a field, in rich hours.
+/// What is between two readings of a field in rich hours, and which fields have sketches.
 pub(crate) fn weightings(config: &Config) -> Weightings {
-    let line = |is_step| if is_step { Line::Step } else { Line::Straight };
-    let lines = config.fields.iter();
-    let lines = lines.filter_map(|of| Some((of.patterns()?, line(of.is_step))));
+    let rule = |of: &config::Field| FieldRule {
+        line: if of.is_step {
+            Line::Step
+        } else {
+            Line::Straight
+        },
+        is_sketched: of.is_sketched,
+    };
+    let rules = config.fields.iter();
+    let rules = rules.filter_map(|of| Some((of.patterns()?, rule(of))));
     let others = Weighting {
         line: Line::Straight,
         gap_max_ms: i64::try_from(config.columns.gap_max.as_millis()).unwrap_or(i64::MAX),
     };
-    Weightings::new(others, lines)
+    Weightings::new(others, rules)
 }
 
 /// A new id of an instance: 16 hexadecimal digits.

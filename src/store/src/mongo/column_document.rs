@@ -5,7 +5,9 @@
 //!   ts: BinData, columns: { <field>: { kind, data: BinData, present: BinData?, ints: BinData?, dictionary: []?, others: [ { kind, … } ]? } },
 //!   set: { id, parts, count }? }
 //! sensor_day_hours: { _id: { sensor_id, day }, schema_version, sensor_id, day, tags, count, first_ts, last_ts, hours,
-//!   fields: { <field>: { count: [], min: [], …, state_ms: { <state>: [] }, … } }, fields_truncated? }
+//!   fields: { <field>: { count: [], min: [], …, sketch: [ { bins: [], counts: [] } ]?, state_ms: { <state>: [] }, … } },
+//!   fields_truncated? }
+//! sensor_days: { …, fields: { <field>: { count, min, …, state_ms: { <state>: ms }, … } } }
 //! ```
 //!
 //! `set` is there if the day has several parts. `others` has the values of other kinds than most
@@ -15,7 +17,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use columns::{DayHours, Entry, EntryKind, FieldHour, Numbers, Part, States};
+use columns::{DayHours, Entry, EntryKind, FieldHour, Numbers, Part, Sketch, States};
 use mongodb::bson::spec::BinarySubtype;
 use mongodb::bson::{Binary, Bson, DateTime, Document, RawBsonRef, RawDocument, doc};
 
@@ -197,6 +199,9 @@ pub(super) fn hours_document(day: &SensorDay, columns: &DayColumns, buckets: usi
 /// The name of an array of numbers, and its entry.
 type Array = (&'static str, fn(&Numbers) -> Bson);
 
+/// The array of sketches, of fields that have some.
+const SKETCH: &str = "sketch";
+
 /// What the arrays of a numeric field have of an hour. [`numbers_of`] reads them back.
 const NUMBERS: [Array; 14] = [
     ("count", |n| integer(n.count as i64)),
@@ -215,6 +220,12 @@ const NUMBERS: [Array; 14] = [
     ("covered_ms", |n| integer(n.covered_ms)),
 ];
 
+fn sketch_document(sketch: &Sketch) -> Document {
+    let bins = sketch.bins().map(|(bin, _)| Bson::Int32(bin));
+    let counts = sketch.bins().map(|(_, count)| integer(count as i64));
+    doc! { "bins": bins.collect::<Vec<_>>(), "counts": counts.collect::<Vec<_>>() }
+}
+
 fn number(number: Number) -> Bson {
     match number {
         Number::Int(v) => Bson::Int64(v),
@@ -228,6 +239,36 @@ fn integer(n: i64) -> Bson {
 
 fn date(ms: i64) -> Bson {
     Bson::DateTime(DateTime::from_millis(ms))
+}
+
+/// The fields of a whole day.
+pub(super) fn whole_document(columns: &DayColumns) -> Document {
+    let fields = columns.whole.iter();
+    let entry = |(name, field): (&Arc<str>, _)| (name.to_string(), whole_field(field).into());
+    fields.map(entry).collect()
+}
+
+fn whole_field(field: &FieldHour) -> Document {
+    let mut document = Document::new();
+    if let Some(numbers) = &field.numbers {
+        let entries = NUMBERS.map(|(name, of_numbers)| (name.to_owned(), of_numbers(numbers)));
+        document.extend(entries);
+        let sketch = numbers.sketch.as_ref().map(sketch_document);
+        document.extend(sketch.map(|sketch| (SKETCH.to_owned(), sketch.into())));
+    }
+    if let Some(states) = &field.states {
+        let lasted = states.state_ms.iter();
+        let lasted: Document = lasted
+            .map(|(state, ms)| (state_key(state), integer(*ms)))
+            .collect();
+        document.extend(doc! {
+            "state_ms": lasted,
+            "state_first_ts": date(states.first_ts_ms),
+            "state_last_ts": date(states.last_ts_ms),
+            "state_last": states.last.clone(),
+        });
+    }
+    document
 }
 
 fn field_hours_document(hours: &[(usize, FieldHour)], buckets: usize) -> Document {
@@ -254,6 +295,13 @@ fn field_hours_document(hours: &[(usize, FieldHour)], buckets: usize) -> Documen
                 array(absent, &|hour| hour.numbers.as_ref().map(of_numbers)),
             );
         }
+    }
+    let sketch = |hour: &FieldHour| {
+        let sketch = hour.numbers.as_ref()?.sketch.as_ref();
+        sketch.map(|sketch| sketch_document(sketch).into())
+    };
+    if hours.iter().any(|(_, hour)| sketch(hour).is_some()) {
+        document.insert(SKETCH, array(Bson::Null, &sketch));
     }
     if hours.iter().any(|(_, hour)| hour.states.is_some()) {
         let of_states = |entry: &dyn Fn(&States) -> Option<Bson>| {
@@ -398,7 +446,20 @@ fn numbers_of(arrays: &Arrays<'_>, at: usize) -> Option<Numbers> {
         increase: double("increase")?,
         integral: double("integral")?,
         covered_ms: int(entry("covered_ms")?)?,
+        sketch: entry(SKETCH)
+            .and_then(RawBsonRef::as_document)
+            .and_then(sketch_of),
     })
+}
+
+fn sketch_of(found: &RawDocument) -> Option<Sketch> {
+    let bins = found.get_array("bins").ok()?.into_iter();
+    let counts = found.get_array("counts").ok()?.into_iter();
+    let each = bins.zip(counts).map(|(bin, count)| {
+        let bin = i32::try_from(int(bin.ok()?)?).ok()?;
+        Some((bin, u64::try_from(int(count.ok()?)?).ok()?))
+    });
+    each.collect::<Option<Vec<_>>>().map(Sketch::of_bins)
 }
 
 fn states_of(arrays: &Arrays<'_>, states: &Arrays<'_>, at: usize) -> Option<States> {
@@ -419,8 +480,8 @@ fn states_of(arrays: &Arrays<'_>, states: &Arrays<'_>, at: usize) -> Option<Stat
 
 #[cfg(test)]
 mod tests {
-    use columns::{DayEncoder, HoursEncoder, Line, Weighting};
-    use model::{Day, RowFlags, Rows, ValueRef};
+    use columns::{DayEncoder, FieldRule, HoursEncoder, Line, Weighting, Weightings};
+    use model::{Day, RowFlags, Rows, SensorPatterns, ValueRef};
     use mongodb::bson::RawDocumentBuf;
 
     use super::*;
@@ -442,7 +503,13 @@ mod tests {
             line: Line::Straight,
             gap_max_ms: HOUR_MS,
         };
-        let mut hours = HoursEncoder::new((0..=24).map(|h| h * HOUR_MS).collect(), |_| weighting);
+        let sketched = SensorPatterns::parse(["t*"]).unwrap();
+        let rule = FieldRule {
+            line: Line::Straight,
+            is_sketched: true,
+        };
+        let weightings = Weightings::new(weighting, [(sketched, rule)]);
+        let mut hours = HoursEncoder::new((0..=24).map(|h| h * HOUR_MS).collect(), weightings);
         hours.add(rows);
         let mut encoder = DayEncoder::default();
         let mut parts = encoder.add(rows);
@@ -450,6 +517,7 @@ mod tests {
         DayColumns {
             tags: [("site".to_owned(), "north".to_owned())].into(),
             parts,
+            whole: BTreeMap::new(),
             hours: hours.finish(),
         }
     }
@@ -499,6 +567,8 @@ mod tests {
         let temp = fields.get_document("temp").unwrap();
         assert_eq!(temp.get_array("increase").unwrap().len(), 24);
         assert_eq!(temp.get_array("count").unwrap()[5], Bson::Int32(0));
+        assert_eq!(temp.get_array(SKETCH).unwrap().len(), 24);
+        assert!(!fields.get_document("count").unwrap().contains_key(SKETCH));
         let raw = RawDocumentBuf::try_from(&document).unwrap();
         let stored = hours_of(&raw).unwrap();
         assert_eq!(stored.hours, columns.hours);

@@ -113,7 +113,7 @@ impl Evaluator<'_> {
         else {
             return Err(PromqlError::execution("expected a range vector"));
         };
-        if function == OverTime::Quantile {
+        if matches!(function, OverTime::Quantile | OverTime::SketchQuantile) {
             args[0]
                 .iter()
                 .for_each(|q| remark_quantile(&mut self.warnings, *q));

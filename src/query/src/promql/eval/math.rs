@@ -82,16 +82,23 @@ pub(super) fn ascending(a: &f64, b: &f64) -> std::cmp::Ordering {
         .unwrap_or_else(|| b.is_nan().cmp(&a.is_nan()))
 }
 
+/// The quantile of any values, if `q` is not between 0 and 1.
+pub(super) fn outside(q: f64) -> Option<f64> {
+    match q {
+        q if q.is_nan() => Some(f64::NAN),
+        q if q < 0.0 => Some(f64::NEG_INFINITY),
+        q if q > 1.0 => Some(f64::INFINITY),
+        _ => None,
+    }
+}
+
 /// The quantile, linear between two values; sorts them.
 pub(super) fn quantile(q: f64, values: &mut [f64]) -> f64 {
-    if values.is_empty() || q.is_nan() {
+    if values.is_empty() {
         return f64::NAN;
     }
-    if q < 0.0 {
-        return f64::NEG_INFINITY;
-    }
-    if q > 1.0 {
-        return f64::INFINITY;
+    if let Some(outside) = outside(q) {
+        return outside;
     }
     values.sort_by(ascending);
     let last = values.len() - 1;

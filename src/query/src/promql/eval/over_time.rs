@@ -79,7 +79,9 @@ pub(super) fn evaluate(function: OverTime, w: &Window<'_>) -> Result<Option<f64>
             let mut distances: Vec<f64> = values.into_iter().map(|v| (v - median).abs()).collect();
             quantile(0.5, &mut distances)
         }
-        OverTime::Quantile => quantile(w.args[0], &mut w.values().collect::<Vec<_>>()),
+        OverTime::Quantile | OverTime::SketchQuantile => {
+            quantile(w.args[0], &mut w.values().collect::<Vec<_>>())
+        }
         OverTime::Stddev => variance(w).sqrt(),
         OverTime::Stdvar => variance(w),
         OverTime::Changes => w.pairs(|a, b| a != b && !(a.is_nan() && b.is_nan())),

@@ -3,6 +3,7 @@
 use super::grid::{Grid, QueryTime, SUBQUERY_STEP_MS};
 use crate::promql::ast::{At, Expr, Query, Selector, Subquery};
 use crate::promql::functions::{Kind, OverTime};
+use crate::promql::series::AnsweredBy;
 use crate::promql::series::{SelectorRequest, Windows};
 
 /// What must be read for a query: one request for each selector, by their numbers.
@@ -65,7 +66,7 @@ impl Plan {
             Expr::Selector(selector) => self.selector(selector, grid, self.time.lookback_ms, None),
             Expr::Range { selector, range_ms } => {
                 self.selector(selector, grid, *range_ms, None);
-                // It is no argument of a function, but the query.
+                // It is the whole query, not the argument of a function.
                 if let Some(request) = &mut self.requests[selector.id] {
                     request.keeps_samples = true;
                 }
@@ -87,14 +88,14 @@ impl Plan {
                 self.expr(&aggregate.expr, grid);
             }
             Expr::Call(call) => {
-                let summarised = match call.function.kind {
-                    Kind::OverTime(over) if over.is_summarised() => Some(over),
+                let over_time = match call.function.kind {
+                    Kind::OverTime(over_time) => Some(over_time),
                     _ => None,
                 };
                 for arg in &call.args {
                     match arg {
                         Expr::Range { selector, range_ms } => {
-                            self.selector(selector, grid, *range_ms, summarised)
+                            self.selector(selector, grid, *range_ms, over_time)
                         }
                         other => self.expr(other, grid),
                     }
@@ -116,7 +117,7 @@ impl Plan {
         selector: &Selector,
         grid: Grid,
         range_ms: i64,
-        summarised: Option<OverTime>,
+        over_time: Option<OverTime>,
     ) {
         let steps = grid.steps();
         if steps == 0 {
@@ -126,7 +127,7 @@ impl Plan {
             Some(at) => (at, 1),
             None => (grid.start_ms, steps),
         };
-        let needs = |functions: &[OverTime]| summarised.is_some_and(|f| functions.contains(&f));
+        let needs = |functions: &[OverTime]| over_time.is_some_and(|f| functions.contains(&f));
         self.requests[selector.id] = Some(SelectorRequest {
             matchers: selector.matchers.clone(),
             windows: Windows {
@@ -138,7 +139,7 @@ impl Plan {
                 needs_min: needs(&[OverTime::Min]),
                 needs_max: needs(&[OverTime::Max]),
             },
-            is_summarised: summarised.is_some(),
+            answered_by: over_time.map_or(AnsweredBy::Samples, OverTime::answered_by),
             keeps_samples: false,
         });
     }

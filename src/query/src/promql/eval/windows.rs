@@ -3,10 +3,13 @@
 
 use super::evaluator::Evaluator;
 use super::grid::{Grid, Point, Row};
+use super::math::outside;
 use super::over_time::{Window, evaluate, of_stats};
 use crate::promql::error::PromqlError;
+use crate::promql::eval::Stop;
 use crate::promql::functions::OverTime;
 use crate::promql::series::{Part, Sample, SeriesData, WindowStats};
+use crate::promql::sketches::{SketchedBucket, of_window};
 
 /// What is computed of a window.
 #[derive(Clone, Copy)]
@@ -65,6 +68,38 @@ impl Ranges<'_> {
             })
         };
         (0..self.grid.steps()).filter_map(point).collect()
+    }
+}
+
+impl Ranges<'_> {
+    /// The quantiles of windows whose buckets have sketches.
+    fn of_sketches(
+        &self,
+        buckets: &[SketchedBucket],
+        stop: &Stop,
+    ) -> Result<Vec<Point>, PromqlError> {
+        let Of::Function(_, [quantiles]) = self.of else {
+            return Ok(vec![]);
+        };
+        let mut points = vec![];
+        let mut of_all = None;
+        for (step, quantile) in quantiles.iter().enumerate() {
+            stop.check()?;
+            let end_ms = self.end_ms(step);
+            let window = || of_window(buckets, (end_ms - self.range_ms, end_ms));
+            // With `@`, all steps have the same window.
+            let sketch = match self.at {
+                Some(_) => &*of_all.get_or_insert_with(window),
+                None => of_all.insert(window()),
+            };
+            // Without values there is no point.
+            let within = sketch.quantiles(&[quantile.clamp(0.0, 1.0)]);
+            points.extend(within.map(|within| Point {
+                step: step as u32,
+                value: outside(*quantile).unwrap_or(within[0]),
+            }));
+        }
+        Ok(points)
     }
 }
 
@@ -147,6 +182,9 @@ impl Evaluator<'_> {
                         stepper.feed(ranges, samples, part.until_ms, self)?;
                     }
                     SeriesData::Windows(stats) => stepper.points = ranges.of_stats(&stats),
+                    SeriesData::Sketches(buckets) => {
+                        stepper.points = ranges.of_sketches(&buckets, self.stop)?;
+                    }
                 }
                 if part.until_ms == Part::WHOLE {
                     let points = std::mem::take(stepper).finish();

@@ -81,12 +81,30 @@ pub(crate) enum Need {
 
 /// How a bucket contributes to a window: the rules of this module.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Part {
+pub(super) enum Part {
     All,
     None,
     AllButEdge,
     Edge,
     Some,
+}
+
+impl Part {
+    /// Of a bucket with these first and last times. `is_edge_known`: what it has at its first time can
+    /// be told from the rest.
+    pub(super) fn of(
+        (first, last): (i64, i64),
+        is_edge_known: bool,
+        (start, end): (i64, i64),
+    ) -> Part {
+        match () {
+            () if last <= start || first > end => Part::None,
+            () if first > start && last <= end => Part::All,
+            () if first == start && is_edge_known && last <= end => Part::AllButEdge,
+            () if first == end && is_edge_known => Part::Edge,
+            () => Part::Some,
+        }
+    }
 }
 
 impl SummarisedBucket {
@@ -109,16 +127,9 @@ impl SummarisedBucket {
         })
     }
 
-    fn part(&self, (start, end): (i64, i64)) -> Part {
-        let first = self.first_ts_ms;
-        let last = self.last_ts_ms;
-        match () {
-            () if last <= start || first > end => Part::None,
-            () if first > start && last <= end => Part::All,
-            () if first == start && first == self.start_ms && last <= end => Part::AllButEdge,
-            () if first == end && first == self.start_ms => Part::Edge,
-            () => Part::Some,
-        }
+    fn part(&self, bounds: (i64, i64)) -> Part {
+        let is_edge_known = self.first_ts_ms == self.start_ms;
+        Part::of((self.first_ts_ms, self.last_ts_ms), is_edge_known, bounds)
     }
 
     /// The parts still to be loaded for these windows.
@@ -170,14 +181,7 @@ impl SummarisedBucket {
 
     /// The windows that may contain samples of this bucket.
     fn steps(&self, windows: &Windows) -> std::ops::Range<usize> {
-        let step = windows.step_ms.max(1);
-        let first = (self.first_ts_ms - windows.first_end_ms + step - 1)
-            .div_euclid(step)
-            .max(0);
-        let after =
-            (self.last_ts_ms + windows.range_ms - windows.first_end_ms).div_euclid(step) + 1;
-        let after = after.clamp(0, windows.steps as i64);
-        (first.min(after) as usize)..(after as usize)
+        windows.steps_of((self.first_ts_ms, self.last_ts_ms))
     }
 
     fn contribution(&self, bounds: (i64, i64)) -> Option<WindowStats> {

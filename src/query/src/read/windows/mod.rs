@@ -42,7 +42,7 @@ const DAYS_RANGE_MIN_MS: i64 = 20 * 60 * 60 * 1000;
 /// Days of a query whose documents are requested: ten years. Longer ones take the hours.
 const DAYS_MAX: usize = 3660;
 /// Buckets of one group.
-pub(super) const BUCKETS_AT_ONCE: i64 = 20_000;
+const BUCKETS_AT_ONCE: i64 = 20_000;
 /// Sensors of one group.
 const SENSORS_AT_ONCE: i64 = 200;
 /// Groups that are loaded at the same time.
@@ -79,10 +79,10 @@ struct Asked<'a> {
 }
 
 /// How many more samples a group may hold.
-struct Budget(AtomicUsize);
+pub(super) struct Budget(pub(super) AtomicUsize);
 
 impl Budget {
-    fn take(&self, samples: usize) -> Result<(), PromqlError> {
+    pub(super) fn take(&self, samples: usize) -> Result<(), PromqlError> {
         let take = |left: usize| left.checked_sub(samples);
         let taken = self
             .0
@@ -99,6 +99,12 @@ impl Asked<'_> {
 }
 
 impl ReadService {
+    /// The sensors of a group whose buckets of this time range are read together.
+    pub(super) fn sensors_at_once(&self, from_ms: i64, to_ms: i64) -> usize {
+        let of_each = (to_ms - from_ms) / self.span().ms() + 1;
+        (BUCKETS_AT_ONCE / of_each).clamp(1, SENSORS_AT_ONCE) as usize
+    }
+
     /// The windows of each series, some sensors at a time.
     pub(super) fn windows(
         &self,
@@ -106,13 +112,9 @@ impl ReadService {
         windows: Windows,
         samples_max: usize,
     ) -> Parts<'_> {
-        let after_ms = windows.bounds(0).0;
-        let last_ms = windows.bounds(windows.steps.max(1) - 1).1;
-        let from_ms = self.span().floor(after_ms + 1).0;
-        let to_ms = last_ms + 1;
-        let of_each = (to_ms - from_ms) / self.span().ms() + 1;
-        let size = (BUCKETS_AT_ONCE / of_each).clamp(1, SENSORS_AT_ONCE) as usize;
-        let groups = groups_of(wanted, size);
+        let (from_ms, to_ms) = windows.range();
+        let from_ms = self.span().floor(from_ms).0;
+        let groups = groups_of(wanted, self.sensors_at_once(from_ms, to_ms));
         let load = move |group| async move {
             let asked = Asked {
                 from_ms,

@@ -154,6 +154,7 @@ fn validator() -> Document {
             "last_ts": { "bsonType": "date" },
             "summary": { "bsonType": "object", "additionalProperties": summary_of_field() },
             "summary_truncated": { "bsonType": "bool" },
+            "fields": { "bsonType": "object", "additionalProperties": { "bsonType": "object" } },
         },
     } }
 }

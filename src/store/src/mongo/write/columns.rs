@@ -1,10 +1,11 @@
-//! Writes `sensor_columns` and `sensor_day_hours`; see [`crate::columns`] for what holds meanwhile.
+//! Writes `sensor_columns`, `sensor_day_hours` and the `fields` of `sensor_days`; see [`crate::columns`]
+//! for what holds meanwhile.
 
 use mongodb::bson::{Bson, DateTime, Document, doc};
 
 use crate::columns::{DayColumns, bounds};
 use crate::days::{DayWritten, SensorDay};
-use crate::mongo::column_document::{PartSet, hours_document, part_document};
+use crate::mongo::column_document::{PartSet, hours_document, part_document, whole_document};
 use crate::mongo::connection::{Connection, in_part};
 use crate::mongo::error::{
     StatementError, check_concern, command_error, describe, is_refused_for_its_data,
@@ -12,7 +13,7 @@ use crate::mongo::error::{
 };
 use crate::mongo::write::replace::replace_all;
 use crate::{StoreError, StoreErrorKind};
-use model::collections::{COLUMNS, DAY_HOURS};
+use model::collections::{COLUMNS, DAY_HOURS, DAYS};
 
 /// Bytes of the documents of one command.
 const COMMAND_BYTES_MAX: usize = 8 << 20;
@@ -112,7 +113,14 @@ impl ColumnWriter {
                 written[*at] = answer;
             }
         }
-        Ok(())
+        let kept = at.iter().filter(|at| written[**at] == DayWritten::Done);
+        let wholes: Vec<Document> = kept.map(|at| whole(days[*at])).collect();
+        if wholes.is_empty() {
+            return Ok(());
+        }
+        let command = doc! { "update": DAYS, "updates": wholes, "ordered": false };
+        let done = self.connection.apply_all(command).await;
+        done.map(drop).map_err(in_part)
     }
 
     /// Writes a day of several parts as a new set: first all parts but part 0, under numbers of their
@@ -180,6 +188,16 @@ impl ColumnWriter {
         let last = self.connection.ask(find).await?;
         Ok(last.and_then(|last| last.get_i32("part").ok()).unwrap_or(0))
     }
+}
+
+/// Adds the fields to the document of the day, if it has one with the same readings. Without
+/// `rollup.days` there is none. A newer one was replaced as a whole, and is computed again.
+fn whole((day, columns): &Day) -> Document {
+    let mut q = of_day(day);
+    let start = DateTime::from_millis(day.day.start_ms);
+    q.insert("_id", doc! { "sensor_id": &*day.sensor_id, "day": start });
+    q.insert("count", columns.count() as i64);
+    doc! { "q": q, "u": { "$set": { "fields": whole_document(columns) } } }
 }
 
 /// The filter for the documents of a day.

@@ -153,6 +153,7 @@ fn parse_matcher(message: &[u8], total: &mut Counted) -> Result<Matcher, Request
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::promql::AnsweredBy;
     use model::protobuf::{put_bytes, put_varint};
 
     fn field(number: u32, value: &[u8]) -> Vec<u8> {
@@ -201,8 +202,8 @@ mod tests {
             panic!("{request:?}")
         };
         assert_eq!(
-            (first.after_ms(), first.to_ms(), first.is_summarised),
-            (-6, 7, false)
+            (first.after_ms(), first.to_ms(), first.answered_by),
+            (-6, 7, AnsweredBy::Samples)
         );
         let shown: Vec<String> = first.matchers.iter().map(ToString::to_string).collect();
         assert_eq!(
