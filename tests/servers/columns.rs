@@ -41,6 +41,17 @@ fn count(database: &str, name: &str, filter: Document) -> u64 {
     })
 }
 
+/// All rows of a view of the sensor S1.
+fn rows_of(database: &str, view: &str) -> Vec<Document> {
+    block_on(async {
+        let client = mongodb::Client::with_uri_str(Mongod::shared().uri()).await;
+        let view = client.unwrap().database(database).collection(view);
+        let rows = view.find(doc! { "sensor_id": "S1" });
+        let rows = rows.sort(doc! { "bucket_start": 1 }).await.unwrap();
+        futures_util::TryStreamExt::try_collect(rows).await.unwrap()
+    })
+}
+
 /// Waits until the columns of a day count so many readings and no day is marked.
 fn wait_for_columns(database: &str, readings: i64) {
     wait_until("the columns are as the readings", PATIENCE, || {
@@ -166,6 +177,8 @@ fn rich_hours_are_the_same_from_documents_and_from_readings() {
         (done && count(&database, "rollup_pending", doc! {}) == 1).then_some(())
     });
     let hours = are_same();
+    view_has_the_hours(&database, &hours);
+    quantiles_are_those_of_the_readings(&service, &without, day);
     let first = &hours[0]["fields"];
     // 9 readings: 20 to 21 in eighths, the counter from 0 to 8, the valve open twice for 14 minutes.
     let temp = &first["temp"];
@@ -207,6 +220,99 @@ fn rich_hours_are_the_same_from_documents_and_from_readings() {
     are_same();
     let (status, _) = service.get_admin("/v1/sensors/none/hours").unwrap();
     assert_eq!(status, 404);
+}
+
+/// The view `sensor_rich_hours` has the hours of the days that are over as the read API has them.
+fn view_has_the_hours(database: &str, hours: &serde_json::Value) {
+    let rows = rows_of(database, "sensor_rich_hours");
+    assert_eq!(rows.len(), 48);
+    for (row, hour) in rows.iter().zip(hours.as_array().unwrap()) {
+        let start = row.get_datetime("bucket_start").unwrap().timestamp_millis();
+        assert_eq!(hour["bucket_start"], model::rfc3339(start));
+        let fields = row.get_document("fields").unwrap();
+        assert_eq!(fields.len(), 4, "{row}");
+        let number = |field: &str, name: &str| {
+            let value = fields.get_document(field).unwrap().get(name)?;
+            let int = value.as_i64().or(value.as_i32().map(i64::from));
+            value.as_f64().or(int.map(|int| int as f64))
+        };
+        for name in [
+            "count",
+            "min",
+            "sum",
+            "last",
+            "increase",
+            "stddev",
+            "time_weighted_avg",
+            "covered_ms",
+        ] {
+            assert_eq!(
+                number("temp", name),
+                hour["fields"]["temp"][name].as_f64(),
+                "{name}: {row}"
+            );
+        }
+        let states = fields.get_document("state").unwrap();
+        assert!(
+            !states.contains_key("count") && states.contains_key("state_last"),
+            "{row}"
+        );
+        let lasted = states.get_document("state_ms").unwrap();
+        let shown = hour["fields"]["state"]["state_ms"].as_object().unwrap();
+        assert!(lasted.keys().eq(shown.keys()), "{lasted} {shown:?}");
+    }
+}
+
+/// Quantiles of a range that begins and ends within an hour: from sketches, by an instance without
+/// columns from the readings, and in PromQL. `temp` is 20 and 0 to 12 eighths, in turn.
+fn quantiles_are_those_of_the_readings(service: &Service, without: &Service, day: i64) {
+    let from = day + 20 * MINUTE;
+    let to = day + 2 * DAY - 25 * MINUTE;
+    let path = format!("/v1/sensors/S1/quantiles?field=temp&quantiles=0,0.5,1&from={from}&to={to}");
+    let ask = |of: &Service| get_complete(of, &path);
+    let found = ask(service);
+    assert_eq!(found, ask(without));
+    assert_eq!(found["count"], (to - 1 - day) / (7 * MINUTE) - 2);
+    let is_near = |found: &serde_json::Value, value: f64| {
+        let found = found.as_f64().unwrap();
+        assert!((found / value - 1.0).abs() < 1.0 / 128.0, "{found} {value}");
+    };
+    for (quantile, value) in [("0", 20.0), ("0.5", 20.75), ("1", 21.5)] {
+        is_near(&found["quantiles"][quantile], value);
+    }
+    for (query, at) in [
+        (
+            "hourbucket_quantile_over_time(0.5, temp[1d])",
+            day + 2 * DAY,
+        ),
+        (
+            "hourbucket_quantile_over_time(scalar(vector(0.5)), temp[25h30m])",
+            to,
+        ),
+    ] {
+        let query: String = query.bytes().map(|byte| format!("%{byte:02x}")).collect();
+        let path = format!("/prometheus/api/v1/query?query={query}&time={}", at / 1000);
+        let (status, text) = service.get_admin(&path).unwrap();
+        assert_eq!(status, 200, "{text}");
+        let answer: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let value = &answer["data"]["result"][0]["value"][1];
+        let value: f64 = value.as_str().unwrap().parse().unwrap();
+        is_near(&value.into(), 20.75);
+        assert_eq!(without.get_admin(&path).unwrap().1, text);
+    }
+    for (path, problem) in [
+        ("quantiles?quantiles=0.5", "field"),
+        ("quantiles?field=temp&quantiles=1.5", "quantiles"),
+        ("hours?quantiles=a", "quantiles"),
+    ] {
+        let (status, text) = service
+            .get_admin(&format!("/v1/sensors/S1/{path}"))
+            .unwrap();
+        assert!(
+            status == 400 && text.contains(problem),
+            "{path}: {status} {text}"
+        );
+    }
 }
 
 #[test]

@@ -492,6 +492,14 @@ async fn the_zone_of_a_database_stays_and_the_view_has_averages() {
         (n.get_f64("avg").unwrap(), n.get_i64("sum").unwrap()),
         (3.0, 3)
     );
+    let fields = row.get_document("fields").unwrap();
+    let n = fields.get_document("n").unwrap();
+    assert_eq!(n.get_i64("last").unwrap(), 3, "{n}");
+    assert_eq!(n.get_f64("stddev").unwrap(), 0.0, "{n}");
+    assert!(
+        !n.contains_key("time_weighted_avg"),
+        "one value covers no time: {n}"
+    );
     // Prepared again, nothing changes.
     mongo(&name, "Europe/Berlin").await.unwrap();
 }

@@ -25,11 +25,14 @@ pub const PENDING_DAYS: &str = "rollup_pending";
 pub const COLUMNS: &str = "sensor_columns";
 /// The collection of the rich summaries of hours, one document for a day.
 pub const DAY_HOURS: &str = "sensor_day_hours";
+/// The view with one row for each hour that has a rich summary.
+pub const RICH_HOURS: &str = "sensor_rich_hours";
+
 /// The collection of former ids of sensors.
 pub const ALIASES: &str = "sensor_aliases";
 
 /// All of them. No setting may name one of these as a collection of the user.
-pub const OWN: [&str; 13] = [
+pub const OWN: [&str; 14] = [
     READINGS,
     META,
     SUMMARIES,
@@ -42,5 +45,6 @@ pub const OWN: [&str; 13] = [
     PENDING_DAYS,
     COLUMNS,
     DAY_HOURS,
+    RICH_HOURS,
     ALIASES,
 ];

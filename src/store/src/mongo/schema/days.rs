@@ -12,8 +12,8 @@ use mongodb::bson::{Bson, Document, doc};
 use crate::mongo::schema::collections::{Ttl, summary_of_field, validated, view};
 use crate::mongo::schema::columns;
 use crate::mongo::setup::{SchemaError, Setup};
-use model::Zone;
 use model::collections::{COLUMNS, DAY_HOURS, DAY_SUMMARIES, DAYS, META, PENDING_DAYS};
+use model::{Span, Zone};
 
 /// The settings of days that a database depends on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,6 +50,7 @@ pub(super) fn expire_s(kept: Kept) -> Option<i64> {
 pub(crate) async fn prepare(
     setup: &Setup<'_>,
     rollup: RollupSchema,
+    span: Span,
 ) -> Result<Vec<String>, SchemaError> {
     let mut done = vec![];
     record_zone(setup, rollup.zone).await?;
@@ -75,7 +76,7 @@ pub(crate) async fn prepare(
         done.extend(view(setup, &found, DAY_SUMMARIES, DAYS, vec![averages()]).await?);
     }
     if let Some(kept) = rollup.columns {
-        done.extend(columns::prepare(setup, kept).await?);
+        done.extend(columns::prepare(setup, kept, span).await?);
     }
     Ok(done)
 }
@@ -122,7 +123,8 @@ fn fits(recorded: &Document, zone: Zone, setup: &Setup<'_>, step: &str) -> Resul
     Err(SchemaError::permanent(step, detail))
 }
 
-/// Adds the average to each field. Accepts any stored content, like the view of hours.
+/// Adds the average to each field, and more to those of the whole day. Accepts any stored content, like
+/// the view of hours.
 fn averages() -> Document {
     let average = doc! { "$cond": [
         { "$gt": ["$$f.v.count", 0] }, { "$divide": ["$$f.v.sum", "$$f.v.count"] }, Bson::Null,
@@ -134,8 +136,30 @@ fn averages() -> Document {
     doc! { "$project": {
         "_id": 0, "sensor_id": 1, "day": 1, "tags": 1, "count": 1, "first_ts": 1, "last_ts": 1,
         "summary": { "$arrayToObject": { "$map": { "input": fields, "as": "f", "in": field } } },
-        "summary_truncated": 1,
+        "summary_truncated": 1, "fields": rich_fields(),
     } }
+}
+
+/// What is a quotient of two entries of a field: absent where nothing is counted or covered.
+pub(super) fn quotients(field: &str) -> Document {
+    let of = |name: &str| format!("{field}.{name}");
+    let ratio = |a: &str, b: &str| doc! { "$divide": [of(a), of(b)] };
+    let of_some = |number: &str, value: Document| {
+        doc! { "$cond": [{ "$gt": [of(number), 0] }, value, "$$REMOVE"] }
+    };
+    doc! {
+        "stddev": of_some("count", doc! { "$sqrt": ratio("sum_sq", "count") }),
+        "time_weighted_avg": of_some("covered_ms", ratio("integral", "covered_ms")),
+    }
+}
+
+/// The fields of the whole day with what is a quotient of two of their entries; absent if the day has none.
+fn rich_fields() -> Document {
+    let field = doc! { "k": "$$f.k", "v": { "$mergeObjects": ["$$f.v", quotients("$$f.v")] } };
+    let fields =
+        doc! { "$map": { "input": { "$objectToArray": "$fields" }, "as": "f", "in": field } };
+    let is_there = doc! { "$eq": [{ "$type": "$fields" }, "object"] };
+    doc! { "$cond": [is_there, { "$arrayToObject": fields }, "$$REMOVE"] }
 }
 
 fn validator() -> Document {

@@ -7,7 +7,7 @@ use crate::mongo::schema::Settings;
 use crate::mongo::setup::{Listing, SchemaError, Setup};
 use model::collections::{
     ALIASES, BUCKETS, CATALOG, COLUMNS, DAY_HOURS, DAY_SUMMARIES, DAYS, DEAD_LETTERS, LATEST, META,
-    PENDING_DAYS, READINGS, SUMMARIES,
+    PENDING_DAYS, READINGS, RICH_HOURS, SUMMARIES,
 };
 
 /// What a name is or must be.
@@ -104,7 +104,11 @@ impl Settings {
                 expected.extend([(DAYS, Kind::Plain), (DAY_SUMMARIES, Kind::View)]);
             }
             if rollup.columns.is_some() {
-                expected.extend([(COLUMNS, Kind::Plain), (DAY_HOURS, Kind::Plain)]);
+                expected.extend([
+                    (COLUMNS, Kind::Plain),
+                    (DAY_HOURS, Kind::Plain),
+                    (RICH_HOURS, Kind::View),
+                ]);
             }
         }
         expected

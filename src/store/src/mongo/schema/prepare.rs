@@ -183,7 +183,7 @@ impl Schema {
         }
         changes.extend(latest_and_tag_indexes::prepare(&setup, settings.optional_indexes).await?);
         if let Some(rollup) = settings.rollup {
-            changes.extend(days::prepare(&setup, rollup).await?);
+            changes.extend(days::prepare(&setup, rollup, span).await?);
         }
         server
             .warnings
