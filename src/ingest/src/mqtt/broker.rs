@@ -1,16 +1,14 @@
 //! The state of one broker, which its connections share one after the other.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use tokio::sync::mpsc;
-use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::acks::{AckTracker, Group};
 use super::backoff::Backoff;
-use super::births_file;
+use super::births_file::BirthsFile;
 use super::collect::Collector;
 use super::event::Receipt;
 use super::losses::Losses;
@@ -21,7 +19,6 @@ use super::window::Window;
 use config::{AckMode, Decoding, Live, Mqtt};
 use journal::admission::Admission;
 use journal::commit_delay::CommitDelay;
-use journal::fs::replace_file;
 use model::Clock;
 use model::ack::AckOutcome;
 use telemetry::metrics::{self, Source};
@@ -93,79 +90,12 @@ pub(super) struct Broker {
     pub(super) material: Option<Credentials>,
     pub(super) backoff: Backoff,
     pub(super) pending_reported: i64,
-    /// Where births are kept; `None`: nowhere.
-    pub(super) births_file: Option<PathBuf>,
-    /// [`Sparkplug::changes`](decode::sparkplug::Sparkplug::changes) of the kept births.
-    pub(super) births_kept: u64,
-    /// Since when a write may start, and the write in progress.
-    pub(super) births_due_ms: u64,
-    pub(super) births_write: Option<JoinHandle<()>>,
+    pub(super) births: BirthsFile,
     /// How long messages are collected.
     pub(super) delay: CommitDelay,
 }
 
 impl Broker {
-    /// Reads the kept births. Damaged ones are ignored.
-    pub(super) async fn restore_births(&mut self) {
-        let Some(path) = self.births_file.clone() else {
-            return;
-        };
-        let file = path.clone();
-        let read = tokio::task::spawn_blocking(move || births_file::read_births(&file)).await;
-        let problem = match read {
-            Ok(Ok(None)) | Err(_) => return,
-            Ok(Ok(Some(bytes))) => self
-                .collector
-                .restore_births(&bytes)
-                .err()
-                .map(|error| error.to_string()),
-            Ok(Err(error)) => Some(error.to_string()),
-        };
-        self.births_kept = self.collector.births().changes();
-        if let Some(problem) = problem {
-            let broker = &self.name;
-            let path = path.display();
-            tracing::warn!(%broker, %path, problem, "kept Sparkplug births ignored; nodes will be \
-                asked for new ones");
-        }
-    }
-
-    /// Starts to write the births if they have changed, unless that is in progress or was done just
-    /// now.
-    pub(super) fn keep_births(&mut self, now_ms: u64) {
-        let changes = self.collector.births().changes();
-        let busy = self
-            .births_write
-            .as_ref()
-            .is_some_and(|write| !write.is_finished());
-        if changes == self.births_kept || busy || now_ms < self.births_due_ms {
-            return;
-        }
-        let Some(path) = self.births_file.clone() else {
-            return;
-        };
-        (self.births_kept, self.births_due_ms) =
-            (changes, now_ms + births_file::EVERY.as_millis() as u64);
-        let bytes = self.collector.births().to_bytes();
-        let broker = self.name.clone();
-        self.births_write = Some(tokio::task::spawn_blocking(move || {
-            if let Err(error) = replace_file(&path, &bytes) {
-                tracing::warn!(%broker, path = %path.display(), %error, "cannot keep Sparkplug \
-                    births");
-            }
-        }));
-    }
-
-    /// Writes the births a last time.
-    pub(super) async fn keep_births_finally(&mut self) {
-        for _ in 0..2 {
-            if let Some(write) = self.births_write.take() {
-                let _ = write.await;
-            }
-            self.keep_births(u64::MAX - births_file::EVERY.as_millis() as u64);
-        }
-    }
-
     /// Publishes the status of an open connection with these problems of its own.
     pub(super) fn report_open(&mut self, problems: &BTreeMap<String, String>) {
         let lasting = self.file_problem.iter().chain(&self.session_problem);

@@ -10,7 +10,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::acks::AckTracker;
 use super::backoff::Backoff;
-use super::births_file;
+use super::births_file::{BirthsFile, births_path};
 use super::broker::{Broker, BrokerStatus, OnStatus};
 use super::collect::{Collector, Settings};
 use super::connection::{CloseReason, Connection};
@@ -59,7 +59,7 @@ pub fn spawn(
     config
         .subscriptions
         .extend(host.as_ref().map(Host::subscription));
-    let births_file = births_dir.map(|dir| births_file::births_path(&dir, &config));
+    let births_file = births_dir.map(|dir| births_path(&dir, &config));
     let target = Target::parse(&config.url)?;
     let settings = Settings {
         source: Source::Mqtt.as_str(),
@@ -84,6 +84,7 @@ pub fn spawn(
         subscribed: false,
         problem: None,
     };
+    let births = BirthsFile::new(name.clone(), births_file);
     let broker = Broker {
         config: Arc::new(config),
         name,
@@ -109,10 +110,7 @@ pub fn spawn(
         material: None,
         backoff: Backoff::default(),
         pending_reported: 0,
-        births_file,
-        births_kept: 0,
-        births_due_ms: 0,
-        births_write: None,
+        births,
         delay: CommitDelay::new(commit_delay),
     };
     Ok(tokio::spawn(broker.run()))
@@ -122,7 +120,7 @@ impl Broker {
     async fn run(mut self) {
         self.report();
         metrics::mqtt_broker(&self.name);
-        self.restore_births().await;
+        self.births.restore(&mut self.collector).await;
         while !self.stop.is_cancelled() {
             // If admission is closed permanently, connecting would only make the broker send the
             // same messages again and again.
@@ -139,7 +137,7 @@ impl Broker {
                 () = self.stop.cancelled() => {}
             }
         }
-        self.keep_births_finally().await;
+        self.births.keep_finally(self.collector.births()).await;
         tracing::info!(broker = %self.name, "MQTT client stopped");
     }
 

@@ -378,7 +378,7 @@ impl<'a> Connection<'a> {
     /// Samples the window, updates its metrics, and logs the cause if messages wait too long.
     fn look(&mut self, now: Now) {
         let broker = &mut *self.broker;
-        broker.keep_births(now.mono_ms);
+        broker.births.keep(broker.collector.births(), now.mono_ms);
         let oldest_ms = broker.ack_tracker.oldest().map(|pending| pending.since_ms);
         let Some(sample) =
             broker
