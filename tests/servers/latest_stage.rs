@@ -18,10 +18,9 @@ use pipeline::latest::{LatestGauges, LatestHandle, LatestTask};
 use pipeline::route::row_refs;
 use store::catalog::{CatalogEntry, CatalogQuery};
 use store::reading::{
-    DeadLetterQuery, MeasurementQuery, MeasurementResults, PageQuery, PageResults, SensorQuery,
-    StoredDeadLetter, StoredSensor,
+    DeadLetterQuery, EdgeQuery, Edges, MeasurementQuery, MeasurementResults, PageQuery,
+    PageResults, SensorQuery, StoredDeadLetter, StoredSensor, SummaryQuery, SummaryResults,
 };
-use store::summaries::{EdgeQuery, Edges, SummaryQuery, SummaryResults};
 use store::{
     Ability, BoxFuture, DeadLetterWritten, LatestWriteResult, LoadRequest, LoadResult,
     PageWriteResult, PrepareError, PreparedStore, Store, StoreError, StoreErrorKind,

@@ -12,10 +12,9 @@ use store::catalog::{CatalogEntry, CatalogQuery};
 use store::columns::ColumnStore;
 use store::days::DayStore;
 use store::reading::{
-    DeadLetterQuery, MeasurementQuery, MeasurementResults, PageQuery, PageResults, SensorQuery,
-    StoredDeadLetter, StoredSensor,
+    DeadLetterQuery, EdgeQuery, Edges, MeasurementQuery, MeasurementResults, PageQuery,
+    PageResults, SensorQuery, StoredDeadLetter, StoredSensor, SummaryQuery, SummaryResults,
 };
-use store::summaries::{EdgeQuery, Edges, SummaryQuery, SummaryResults};
 use store::tier::{ComparedPage, Tier};
 use store::{
     BoxFuture, DeadLetterWritten, LatestWriteResult, LoadRequest, LoadResult, PageWriteResult,

@@ -4,10 +4,9 @@ use std::time::Duration;
 
 use crate::catalog::{CatalogEntry, CatalogQuery};
 use crate::reading::{
-    DeadLetterQuery, MeasurementQuery, MeasurementResults, PageQuery, PageResults, SensorQuery,
-    StoredDeadLetter, StoredSensor,
+    DeadLetterQuery, EdgeQuery, Edges, MeasurementQuery, MeasurementResults, PageQuery,
+    PageResults, SensorQuery, StoredDeadLetter, StoredSensor, SummaryQuery, SummaryResults,
 };
-use crate::summaries::{EdgeQuery, Edges, SummaryQuery, SummaryResults};
 use crate::{
     BoxFuture, DeadLetterWritten, LatestWriteResult, LoadRequest, LoadResult, PageWriteResult,
     PrepareError, PrepareErrorEnd, PreparedStore, Store, StoreError, StoreErrorKind,

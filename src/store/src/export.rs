@@ -18,7 +18,7 @@ use tokio::task::JoinHandle;
 use crate::columns::{ColumnsQuery, OfSensors, StoredColumns, count, part_bytes};
 use crate::day_readings::DayReadings;
 use crate::days::SensorDay;
-use crate::summaries::SummaryQuery;
+use crate::reading::SummaryQuery;
 use crate::{Store, StoreError, StoreErrorKind};
 
 /// Bytes of the columns that are read together; more are read only of one sensor.

@@ -40,7 +40,6 @@ pub mod reading;
 pub mod registry;
 pub mod retention;
 pub mod samples;
-pub mod summaries;
 pub mod summary_pages;
 pub mod tier;
 
@@ -397,17 +396,17 @@ pub trait Store: Send + Sync + 'static {
         query: &'a MeasurementQuery,
     ) -> BoxFuture<'a, Result<MeasurementResults, StoreError>>;
 
-    /// Reads the pages of several sensors, without their readings; see [`summaries`].
+    /// Reads the pages of several sensors, without their readings.
     fn summaries<'a>(
         &'a self,
-        query: &'a summaries::SummaryQuery,
-    ) -> BoxFuture<'a, Result<summaries::SummaryResults, StoreError>>;
+        query: &'a reading::SummaryQuery,
+    ) -> BoxFuture<'a, Result<reading::SummaryResults, StoreError>>;
 
     /// Reads the readings at the first millisecond of buckets.
     fn edges<'a>(
         &'a self,
-        query: &'a summaries::EdgeQuery,
-    ) -> BoxFuture<'a, Result<summaries::Edges, StoreError>>;
+        query: &'a reading::EdgeQuery,
+    ) -> BoxFuture<'a, Result<reading::Edges, StoreError>>;
 
     /// Reads the samples of some fields of several sensors.
     fn samples(&self, query: samples::SampleQuery) -> samples::SampleStream<'_> {

@@ -1,11 +1,11 @@
-//! Queries that the read API sends to a store, and their results. Reads use majority read concern
+//! Queries that the read API and PromQL send to a store, and their results. Reads use majority read concern
 //! and see every write that returned `Ok` before the query. Each result has its own size limit and
 //! reports where it ended.
 
 use std::collections::BTreeMap;
 
 use crate::maintain::StoredPage;
-use model::{BucketStart, DeadLetter, Rows, SensorId, Value};
+use model::{BucketKey, BucketStart, DeadLetter, Rows, SensorId, Value};
 
 /// Selects pages of one sensor.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -98,3 +98,39 @@ pub struct StoredDeadLetter {
     /// The content of the document.
     pub dead_letter: DeadLetter,
 }
+
+/// Selects pages of several sensors, without their readings.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SummaryQuery {
+    /// The sensors, each once.
+    pub sensor_ids: Vec<SensorId>,
+    /// The first bucket to return.
+    pub from: BucketStart,
+    /// Return buckets that begin before this time (ms since 1970).
+    pub to_ms: i64,
+    /// The fields whose summaries are needed; others may be missing.
+    pub fields: Vec<String>,
+}
+
+/// Pages of several sensors.
+#[derive(Debug, Clone, Default)]
+pub struct SummaryResults {
+    /// All pages of all sensors but those in `rest`; of each sensor in the order of
+    /// [`PageResults`].
+    pub pages: Vec<(BucketKey, StoredPage)>,
+    /// Sensors that did not fit into the result. If these are all requested sensors, the first of
+    /// them has too many pages: read them one sensor at a time.
+    pub rest: Vec<SensorId>,
+}
+
+/// Selects the readings at the first millisecond of buckets.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EdgeQuery {
+    /// The sensors, each once.
+    pub sensor_ids: Vec<SensorId>,
+    /// The buckets, the same of each sensor.
+    pub starts: Vec<BucketStart>,
+}
+
+/// The readings of each sensor that has some, in any order.
+pub type Edges = BTreeMap<SensorId, Rows>;

@@ -29,8 +29,7 @@ use crate::columns::{ColumnStore, readings_of};
 use crate::day_readings::{DayReadings, encode_day, stored_readings};
 use crate::days::SensorDay;
 use crate::maintain::{ReadingCounts, StoredPage};
-use crate::reading::{PageQuery, PageResults};
-use crate::summaries::Edges;
+use crate::reading::{Edges, PageQuery, PageResults};
 use crate::{BoxFuture, LoadRequest, LoadResult, Store, StoreError};
 
 /// A page whose readings are to be removed, as it was compared.

@@ -3,8 +3,7 @@
 
 use model::{BucketKey, BucketStart, PageKind, Reading, SensorId, Value};
 use store::maintain::StoredPage;
-use store::reading::{PageQuery, SensorQuery};
-use store::summaries::{EdgeQuery, SummaryQuery};
+use store::reading::{EdgeQuery, PageQuery, SensorQuery, SummaryQuery};
 use store::{PageWriteResult, Store};
 
 use super::{HOUR, START, append, page, reading, temps, write};

@@ -12,7 +12,7 @@ use super::series::{FoundSeries, SelectError, Wanted, fields_of};
 use super::{ReadError, ReadService};
 use crate::promql::{PromqlError, Windows};
 use model::{BucketStart, SensorId, Span};
-use store::summaries::SummaryQuery;
+use store::reading::SummaryQuery;
 
 /// The summaries are read if sensors that report so often, in ms, would fill the memory.
 const INTERVAL_MIN_MS: i64 = 10;

@@ -7,7 +7,7 @@ use futures_util::FutureExt;
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
-use super::on_store::on_store;
+use super::upkeep::on_store;
 use crate::shutdown::FailureSignal;
 use config::{AckMode, Config};
 use journal::RequestKeys;

@@ -23,7 +23,6 @@ mod files;
 mod forward;
 mod journal_report;
 mod last_used;
-mod on_store;
 mod ports;
 mod prepare;
 mod progress;

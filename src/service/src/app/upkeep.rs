@@ -1,22 +1,24 @@
 //! Background tasks: ping the store, update gauges and health, and remove old entries of the catalogue.
+//! Health also follows the outcome of each request to the store.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::context::ServiceContext;
 use super::journal_report::JournalReport;
-use super::on_store;
 use super::progress::{Observation, Progress};
 use super::recent_rejects::RecentRejects;
 use config::AckMode;
 use journal::admission::AdmissionError;
-use model::Now;
+use model::{Clock, Now};
 use pipeline::accumulate::state::ShardUsage;
 use pipeline::accumulate::state::failing::NAMED_MAX;
 use pipeline::accumulate::{ANSWERS_WITHIN, ShardGauges};
+use pipeline::flush::OnStoreOutcome;
 use pipeline::latest::LatestGauges;
 use pipeline::route::oldest::Oldest;
-use query::admin::health::{Quarantine, QuarantinedBucket};
+use query::admin::Health;
+use query::admin::health::{Quarantine, QuarantinedBucket, StoreLogEvent, StoreLogLine};
 use store::Store;
 use telemetry::audit;
 use telemetry::metrics::{self, AdmissionClosed};
@@ -34,6 +36,48 @@ const CHECK_EVERY: u32 = 2;
 const TIDY_EVERY: u32 = 5;
 /// How often a stall is logged while it lasts.
 const STALL_LOG_MS: u64 = 60_000;
+
+/// Returns the callback that reports to health, and logs when requests of one kind fail and when
+/// they succeed again.
+pub(super) fn on_store(health: Arc<Health>, clock: Arc<dyn Clock>) -> OnStoreOutcome {
+    Arc::new(move |ability, outcome| {
+        if let Some(line) = health.store_requested(ability, outcome, clock.now()) {
+            log(&line);
+        }
+    })
+}
+
+fn log(line: &StoreLogLine) {
+    let StoreLogLine {
+        ability,
+        event,
+        failures,
+        seconds,
+    } = line;
+    let requests = ability.as_str();
+    match event {
+        StoreLogEvent::Fail {
+            error,
+            oldest_waiting_seconds,
+        } => tracing::warn!(
+            requests,
+            %error,
+            failures,
+            seconds,
+            oldest_waiting_seconds,
+            "store requests fail; retrying"
+        ),
+        StoreLogEvent::Succeed => {
+            tracing::info!(requests, failures, seconds, "store requests succeed again");
+        }
+        StoreLogEvent::Settled => tracing::info!(
+            requests,
+            failures,
+            seconds,
+            "store requests that failed are settled; no reading waits for one"
+        ),
+    }
+}
 
 impl ServiceContext {
     /// Removes entries of the catalogue that have no buckets, until the service ends. Begins after the
@@ -287,7 +331,7 @@ impl ServiceContext {
     fn report_oldest(&self, now: Now, age_ms: Option<u64>) {
         metrics::oldest_unstored_seconds(age_ms.unwrap_or(0) as f64 / 1000.0);
         let lines = self.health.oldest_waiting(age_ms, now);
-        lines.iter().for_each(on_store::log);
+        lines.iter().for_each(log);
     }
 }
 
@@ -328,17 +372,15 @@ impl ProgressReport {
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    use super::super::on_store::on_store;
     use super::*;
     use crate::shutdown::FailureSignal;
     use config::{AckMode, Config};
     use journal::admission::{AdmissionControl, IngestBatch};
     use journal::{Journal, JournalDeps};
     use model::ack::Ack;
-    use model::{Clock, DeadLetter, ReadingBatch, SystemClock};
+    use model::{DeadLetter, ReadingBatch, SystemClock};
     use pipeline::flush::Flusher;
     use pipeline::flush::backoff::Backoff;
-    use query::admin::Health;
     use testkit::memory_fs::MemFs;
     use testkit::memory_store::{Fault, MemoryStore};
 

@@ -80,13 +80,12 @@ use super::catalog::{CatalogCounts, CatalogEntry, CatalogQuery};
 use super::columns::ColumnStore;
 use super::days::DayStore;
 use super::reading::{
-    DeadLetterQuery, MeasurementQuery, MeasurementResults, PageQuery, PageResults, SensorQuery,
-    StoredDeadLetter, StoredSensor,
+    DeadLetterQuery, EdgeQuery, Edges, MeasurementQuery, MeasurementResults, PageQuery,
+    PageResults, SensorQuery, StoredDeadLetter, StoredSensor, SummaryQuery, SummaryResults,
 };
 use super::registry::{RegistryQuery, RegistryReader};
 use super::retention::RemovedReadings;
 use super::samples::{SampleQuery, SampleStream, with_removed};
-use super::summaries::{EdgeQuery, Edges, SummaryQuery, SummaryResults};
 use super::tier::{ComparedPage, Tier};
 use super::{
     BoxFuture, DeadLetterWritten, Evicted, LatestWriteResult, LoadRequest, LoadResult,

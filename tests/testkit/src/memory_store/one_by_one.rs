@@ -2,8 +2,7 @@
 
 use model::{BucketKey, StorageMode};
 use store::days::{DayQuery, DayStore, DaysQuery, DaysResults};
-use store::reading::{MeasurementQuery, PageQuery};
-use store::summaries::{EdgeQuery, Edges, SummaryQuery, SummaryResults};
+use store::reading::{EdgeQuery, Edges, MeasurementQuery, PageQuery, SummaryQuery, SummaryResults};
 use store::{Store, StoreError};
 
 /// Measurements of one millisecond; more are returned if there are more.

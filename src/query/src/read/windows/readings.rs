@@ -13,8 +13,8 @@ use crate::read::series::{Missing, SelectError};
 use crate::read::{ReadError, ReadService};
 use model::rows::Row;
 use model::{BucketStart, Rows, SensorId};
+use store::reading::EdgeQuery;
 use store::samples::number;
-use store::summaries::EdgeQuery;
 
 /// Hours between two that are needed, which are read too rather than by another request.
 const SKIPPED_HOURS_MAX: i64 = 2;

@@ -18,8 +18,7 @@ use pipeline::accumulate::UnstoredBucket;
 use pipeline::accumulate::state::snapshot::UnstoredRows;
 use store::days::DaysQuery;
 use store::maintain::StoredPage;
-use store::reading::PageQuery;
-use store::summaries::SummaryQuery;
+use store::reading::{PageQuery, SummaryQuery};
 
 /// Gaps between days that are read separately.
 const GAPS_MAX: usize = 16;

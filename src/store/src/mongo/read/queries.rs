@@ -24,11 +24,10 @@ use crate::mongo::expiry::Expiry;
 use crate::mongo::read::bucket_reader::{Collections, key_of, measured_in, push};
 use crate::mongo::read::{samples, summaries};
 use crate::reading::{
-    DeadLetterQuery, MeasurementQuery, MeasurementResults, PageQuery, PageResults, SensorQuery,
-    StoredDeadLetter, StoredSensor,
+    DeadLetterQuery, EdgeQuery, Edges, MeasurementQuery, MeasurementResults, PageQuery,
+    PageResults, SensorQuery, StoredDeadLetter, StoredSensor, SummaryQuery, SummaryResults,
 };
 use crate::samples::{SampleQuery, SampleStream};
-use crate::summaries::{EdgeQuery, Edges, SummaryQuery, SummaryResults};
 use model::collections::{DEAD_LETTERS, LATEST};
 use model::{BucketKey, BucketStart, Rows, SensorId, StorageMode, keep_newer};
 use telemetry::metrics::{self, StoreCommand};

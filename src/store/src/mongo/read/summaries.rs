@@ -10,7 +10,7 @@ use mongodb::error::Result as Found;
 
 use crate::mongo::document::{between, storage_mode_of};
 use crate::mongo::read::bucket_reader::{Collections, key_of, push};
-use crate::summaries::{EdgeQuery, Edges, SummaryQuery, SummaryResults};
+use crate::reading::{EdgeQuery, Edges, SummaryQuery, SummaryResults};
 use model::{BucketKey, BucketStart, SensorId, StorageMode};
 
 /// Pages in one result: 69 months of hours. With one field, a page has about 300 bytes.
