@@ -391,7 +391,13 @@ async fn marks_of(days: &dyn DayStore) {
         marks[1..2]
     );
     assert_eq!(list(MarksOf::Before(7), None, 10).await, marks[..2]);
-    days.mark_days(&[mark("i1", START, "A", 9)]).await.unwrap();
+    let both = [mark("i1", START, "A", 9), mark("new", START, "A", 9)];
+    days.mark_days(&both).await.unwrap();
+    assert_eq!(
+        list(MarksOf::Instance("new".into()), None, 10).await,
+        both[1..],
+        "one exists and the other does not"
+    );
     days.clear_marks(&marks).await.unwrap();
     days.clear_marks(&marks).await.unwrap();
     assert_eq!(

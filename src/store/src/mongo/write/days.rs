@@ -10,9 +10,10 @@ use crate::days::{DayMark, DaySummary, DayWritten, SensorDay};
 use crate::maintain::Hour;
 use crate::mongo::connection::{Connection, in_part};
 use crate::mongo::document::{summary_document, tags_document};
+use crate::mongo::error::{StatementError, statement_error, write_errors};
 use crate::mongo::pack::SCHEMA_VERSION;
 use crate::mongo::write::replace::replace_all;
-use crate::{BoxFuture, StoreError};
+use crate::{BoxFuture, StoreError, StoreErrorKind};
 use model::collections::{DAYS, PENDING_DAYS};
 
 /// Bytes of the documents of one command.
@@ -21,6 +22,14 @@ const COMMAND_BYTES_MAX: usize = 8 << 20;
 /// The id of a mark.
 pub(crate) fn mark_id(mark: &DayMark) -> Document {
     doc! { "instance": &*mark.instance, "day": DateTime::from_millis(mark.day_ms), "sensor_id": &*mark.sensor_id }
+}
+
+fn mark_document(mark: &DayMark) -> Document {
+    doc! {
+        "_id": mark_id(mark),
+        "marked_at": DateTime::from_millis(mark.version),
+        "sensor_id": &*mark.sensor_id,
+    }
 }
 
 /// Writes documents of `sensor_days` and `rollup_pending`.
@@ -34,8 +43,28 @@ impl DayWriter {
         DayWriter { connection }
     }
 
+    /// Inserts them: few days are marked already, and an upsert takes mongod five times as long.
     pub(crate) async fn set_marks(&self, marks: &[DayMark]) -> Result<(), StoreError> {
-        let statement = |mark: &DayMark| {
+        let documents: Vec<Document> = marks.iter().map(mark_document).collect();
+        let command = doc! { "insert": PENDING_DAYS, "documents": documents, "ordered": false };
+        let reply = self.connection.confirm(command).await?;
+        let mut existing = vec![];
+        for error in write_errors(&reply) {
+            let mark = error.index.and_then(|at| marks.get(at));
+            match (mark, statement_error(error.code)) {
+                (Some(mark), StatementError::Conflict) => existing.push(mark),
+                _ => return Err(StoreError::unknown(StoreErrorKind::Command, error.detail())),
+            }
+        }
+        if existing.is_empty() {
+            return Ok(());
+        }
+        self.raise_marks(&existing).await.map_err(in_part)
+    }
+
+    /// Upserts, because a mark may have been removed meanwhile.
+    async fn raise_marks(&self, marks: &[&DayMark]) -> Result<(), StoreError> {
+        let statement = |mark: &&DayMark| {
             let at = DateTime::from_millis(mark.version);
             let is_later = doc! { "$gt": ["$marked_at", at] };
             let marked_at = doc! { "$cond": [is_later, { "$add": ["$marked_at", 1] }, at] };
