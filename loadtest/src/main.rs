@@ -238,7 +238,7 @@ async fn command(command: Command) -> Result<bool, Failure> {
             sensors,
             days,
             recording,
-        } => run_promql(&common, (sensors, days), &recording).await,
+        } => run_promql(&common, sensors, days, &recording).await,
         Command::Reads {
             common,
             promql: false,
@@ -251,13 +251,13 @@ async fn command(command: Command) -> Result<bool, Failure> {
             sensors,
             days,
             recording,
-        } => run_starve(&common, (sensors, days), &recording).await,
+        } => run_starve(&common, sensors, days, &recording).await,
         Command::Export {
             common,
             sensors,
             days,
             recording,
-        } => run_export(&common, (sensors, days), &recording).await,
+        } => run_export(&common, sensors, days, &recording).await,
         Command::Soak {
             common,
             mode,
@@ -349,7 +349,7 @@ async fn run_reads(
     days: i64,
     recording: &Recording,
 ) -> Result<bool, Failure> {
-    let machine = record::Machine::now();
+    let publisher = Publisher::new(common, recording);
     let month = if common.short {
         reads::Month::new(20, 2)
     } else {
@@ -365,17 +365,11 @@ async fn run_reads(
         },
     )
     .await?;
-    publish(
-        common,
-        recording,
-        &machine,
-        ("reads", &reads),
-        &reads.markdown(),
-    )?;
+    publisher.publish("reads", &reads, &reads.markdown())?;
     Ok(reads.sound())
 }
 
-fn promql_options(common: &Common, (sensors, days): (u32, i64)) -> promql::Options {
+fn promql_options(common: &Common, sensors: u32, days: i64) -> promql::Options {
     let (sensors, days) = if common.short {
         (40, 3)
     } else {
@@ -392,52 +386,37 @@ fn promql_options(common: &Common, (sensors, days): (u32, i64)) -> promql::Optio
 
 async fn run_promql(
     common: &Common,
-    size: (u32, i64),
+    sensors: u32,
+    days: i64,
     recording: &Recording,
 ) -> Result<bool, Failure> {
-    let machine = record::Machine::now();
-    let report = promql::run(&promql_options(common, size)).await?;
-    publish(
-        common,
-        recording,
-        &machine,
-        ("promql", &report),
-        &report.markdown(),
-    )?;
+    let publisher = Publisher::new(common, recording);
+    let report = promql::run(&promql_options(common, sensors, days)).await?;
+    publisher.publish("promql", &report, &report.markdown())?;
     Ok(report.sound())
 }
 
 async fn run_starve(
     common: &Common,
-    size: (u32, i64),
+    sensors: u32,
+    days: i64,
     recording: &Recording,
 ) -> Result<bool, Failure> {
-    let machine = record::Machine::now();
-    let starved = promql::starve::run(&promql_options(common, size)).await?;
-    publish(
-        common,
-        recording,
-        &machine,
-        ("starve", &starved),
-        &starved.markdown(),
-    )?;
+    let publisher = Publisher::new(common, recording);
+    let starved = promql::starve::run(&promql_options(common, sensors, days)).await?;
+    publisher.publish("starve", &starved, &starved.markdown())?;
     Ok(true)
 }
 
 async fn run_export(
     common: &Common,
-    size: (u32, i64),
+    sensors: u32,
+    days: i64,
     recording: &Recording,
 ) -> Result<bool, Failure> {
-    let machine = record::Machine::now();
-    let exported = promql::export::run(&promql_options(common, size)).await?;
-    publish(
-        common,
-        recording,
-        &machine,
-        ("export", &exported),
-        &exported.markdown(),
-    )?;
+    let publisher = Publisher::new(common, recording);
+    let exported = promql::export::run(&promql_options(common, sensors, days)).await?;
+    publisher.publish("export", &exported, &exported.markdown())?;
     Ok(true)
 }
 
@@ -469,21 +448,44 @@ async fn run_soak(
     Ok(soak.sound())
 }
 
-/// Prints the lines of a result, saves it under its name, and adds the lines to the records if that is
-/// asked for.
-fn publish(
-    common: &Common,
-    recording: &Recording,
-    machine: &record::Machine,
-    (name, result): (&str, &impl serde::Serialize),
-    lines: &[String],
-) -> Result<(), Failure> {
-    lines.iter().for_each(|line| print_line(line));
-    save(&common.out, name, result)?;
-    if recording.record {
-        record::append(machine, common.short, &recording.note, lines)?;
+/// Publishes a result that was measured on this machine.
+struct Publisher<'a> {
+    common: &'a Common,
+    recording: &'a Recording,
+    machine: record::Machine,
+}
+
+impl<'a> Publisher<'a> {
+    /// Before anything runs: it reads the load of the machine.
+    fn new(common: &'a Common, recording: &'a Recording) -> Publisher<'a> {
+        let machine = record::Machine::now();
+        Publisher {
+            common,
+            recording,
+            machine,
+        }
     }
-    Ok(())
+
+    /// Prints the lines of a result, saves it under its name, and adds the lines to the records if
+    /// that is asked for.
+    fn publish(
+        &self,
+        name: &str,
+        result: &impl serde::Serialize,
+        lines: &[String],
+    ) -> Result<(), Failure> {
+        lines.iter().for_each(|line| print_line(line));
+        save(&self.common.out, name, result)?;
+        if self.recording.record {
+            record::append(
+                &self.machine,
+                self.common.short,
+                &self.recording.note,
+                lines,
+            )?;
+        }
+        Ok(())
+    }
 }
 
 fn save(out: &Path, name: &str, what: &impl serde::Serialize) -> Result<(), Failure> {

@@ -69,13 +69,14 @@ pub(crate) fn remove(
     let settings = settings.iter();
     let ended = command::run(
         binary,
-        ("remove", &arguments),
+        "remove",
+        &arguments,
         settings.map(|(key, value)| (key.as_str(), value.as_str())),
         REMOVED_WITHIN,
-        &format!("removed {readings} readings"),
     );
     stop.store(true, Ordering::Relaxed);
     let ended = ended?;
+    ended.must_say(&format!("removed {readings} readings"))?;
     Ok(RemovalReport {
         readings,
         seconds: ended.seconds,

@@ -68,6 +68,7 @@ fn of_store(spec: &Spec, mongod: &Mongod) -> BTreeMap<String, String> {
 
 /// The running processes.
 pub(crate) struct Rig {
+    binary: PathBuf,
     pub(crate) mongod: Mongod,
     pub(crate) broker: Option<Mosquitto>,
     pub(crate) service: Service,
@@ -136,6 +137,7 @@ impl Rig {
             (_, None) => service.http_port,
         };
         Ok(Rig {
+            binary: binary.to_owned(),
             mongod,
             broker,
             service,
@@ -251,7 +253,7 @@ pub(crate) async fn run(spec: &Spec, options: &Options) -> Result<Report, Failur
         scope.spawn(|| course.watch(admin_port, pid, begun, options.progress));
         let _over = Over(&course.over);
         phases(
-            (spec, &options.binary),
+            spec,
             &plan,
             &mut rig,
             &mut lanes,
@@ -313,7 +315,7 @@ fn idle_s(report: &Report, spec: &Spec, drain: &Duration, waited: Duration) -> f
 }
 
 fn phases(
-    (spec, binary): (&Spec, &Path),
+    spec: &Spec,
     plan: &Plan,
     rig: &mut Rig,
     lanes: &mut [Lane],
@@ -351,6 +353,7 @@ fn phases(
         let stop = AtomicBool::new(false);
         let of_store = of_store(spec, &rig.mongod);
         let removable = rig.removable;
+        let binary = &rig.binary;
         let mongod = &mut rig.mongod;
         let (driven, outage, removal, disk) = std::thread::scope(|scope| {
             let over = Over(&stop);

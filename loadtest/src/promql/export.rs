@@ -77,11 +77,12 @@ fn export(
     let mongod_before = server.mongod_cpu_s();
     let ended = command::run(
         binary,
-        ("export", &arguments),
+        "export",
+        &arguments,
         store.iter().map(|(key, value)| (*key, value.as_str())),
         ENDED_WITHIN,
-        &format!("{} readings in", fleet.readings()),
     )?;
+    ended.must_say(&format!("{} readings in", fleet.readings()))?;
     let files = std::fs::read_dir(ended.dir().join("out"))?;
     let sizes = files.map(|file| Ok(file?.metadata()?.len()));
     Ok(Row {
