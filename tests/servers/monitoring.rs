@@ -442,7 +442,7 @@ fn the_scrape_matches_the_catalog(scrape: &str) {
             .iter()
             .find(|m| m.name == name)
             .unwrap_or_else(|| panic!("not in the catalog: {name}"));
-        assert_eq!(metric.kind.label(), kind, "{name}");
+        assert_eq!(metric.kind.as_str(), kind, "{name}");
         assert!(
             scrape.contains(&format!("# HELP {name} {}\n", metric.help)),
             "{name} has another HELP line"

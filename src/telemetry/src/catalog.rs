@@ -6,27 +6,17 @@ use std::fmt::Write as _;
 use metrics::{SharedString, describe_counter, describe_gauge, describe_histogram};
 
 pub use super::metrics::METRICS;
-use model::Named;
+use model::{Named, closed_set};
 
-/// A metric type of Prometheus.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
-    /// Never decreases; starts at 0 with the process.
-    Counter,
-    /// Can increase and decrease.
-    Gauge,
-    /// Observations counted in buckets, with their sum.
-    Histogram,
-}
-
-impl Kind {
-    /// The word of the TYPE line.
-    pub fn label(self) -> &'static str {
-        match self {
-            Kind::Counter => "counter",
-            Kind::Gauge => "gauge",
-            Kind::Histogram => "histogram",
-        }
+closed_set! {
+    /// A metric type of Prometheus; the text is the word of the TYPE line.
+    pub enum Kind {
+        /// Never decreases; starts at 0 with the process.
+        Counter => "counter",
+        /// Can increase and decrease.
+        Gauge => "gauge",
+        /// Observations counted in buckets, with their sum.
+        Histogram => "histogram",
     }
 }
 
@@ -155,7 +145,7 @@ macro_rules! declare {
         pub(super) fn $name(scrape: &mut String, value: impl Number) {
             let name = stringify!($name);
             let help = concat!($($help),+).trim_ascii_start();
-            let kind = declare!(@kind $text).label();
+            let kind = declare!(@kind $text).as_str();
             let value = value.into_f64();
             let _ = writeln!(
                 scrape,
@@ -241,7 +231,7 @@ pub fn table() -> String {
             text,
             "| `{}` | {} | {labels} | {} | {} |",
             metric.name,
-            metric.kind.label(),
+            metric.kind.as_str(),
             metric.unit,
             metric.help
         );

@@ -11,7 +11,7 @@ use tracing_subscriber::{EnvFilter, Registry, fmt, reload};
 use config::{Log, LogFormat};
 
 /// Libraries whose messages below `warn` are of no use to an operator.
-const QUIET: [&str; 8] = [
+const QUIET: [&str; 7] = [
     "mongodb",
     "rumqttc",
     "hickory_resolver",
@@ -19,7 +19,6 @@ const QUIET: [&str; 8] = [
     "rustls",
     "tungstenite",
     "hyper",
-    "h2",
 ];
 
 /// The log cannot be started or changed.
