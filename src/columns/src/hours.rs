@@ -141,7 +141,7 @@ impl Weightings {
     }
 
     /// The weighting of a field.
-    pub fn of(&self, field: &str) -> Weighting {
+    pub(crate) fn weighting_of(&self, field: &str) -> Weighting {
         Weighting {
             line: self.rule(field).map_or(self.others.line, |rule| rule.line),
             ..self.others
@@ -261,7 +261,7 @@ impl DayHours {
         let whole = |(name, hours): (&Arc<str>, &Vec<(usize, FieldHour)>)| {
             let mut hours = hours.iter().map(|(_, hour)| hour);
             let first = hours.next()?.clone();
-            let weighting = weightings.of(name);
+            let weighting = weightings.weighting_of(name);
             let all = hours.fold(first, |all, hour| all.merge(hour, weighting));
             Some((name.clone(), all))
         };
@@ -402,7 +402,10 @@ impl HoursEncoder {
         let mut fields: Vec<OpenField> = names
             .map(|name| match self.fields.remove(name) {
                 Some(field) => field,
-                None => OpenField::new(self.weightings.of(name), self.weightings.has_sketch(name)),
+                None => OpenField::new(
+                    self.weightings.weighting_of(name),
+                    self.weightings.has_sketch(name),
+                ),
             })
             .collect();
         for row in sorted(rows) {

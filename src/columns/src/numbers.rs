@@ -61,15 +61,15 @@ pub(crate) fn encode_doubles(values: &[f64]) -> Vec<u8> {
 pub(crate) fn decode_ints(bytes: &[u8], count: usize, upto: usize) -> Result<Vec<i64>, Fault> {
     let file = File::open(bytes, count)?;
     Ok(match file.number_type {
-        NumberType::I16 => widen(file.read::<i16>(upto)?),
-        NumberType::I32 => widen(file.read::<i32>(upto)?),
-        _ => file.read::<i64>(upto)?,
+        NumberType::I16 => widen(file.decode::<i16>(upto)?),
+        NumberType::I32 => widen(file.decode::<i32>(upto)?),
+        _ => file.decode::<i64>(upto)?,
     })
 }
 
 /// Decodes the first `upto` of `count` doubles, or some more.
 pub(crate) fn decode_doubles(bytes: &[u8], count: usize, upto: usize) -> Result<Vec<f64>, Fault> {
-    File::open(bytes, count)?.read(upto)
+    File::open(bytes, count)?.decode(upto)
 }
 
 fn compress<T: Number>(values: &[T], config: &ChunkConfig) -> Vec<u8> {
@@ -198,7 +198,7 @@ impl<'a> File<'a> {
         })
     }
 
-    fn read<T: Number>(self, upto: usize) -> Result<Vec<T>, Fault> {
+    fn decode<T: Number>(self, upto: usize) -> Result<Vec<T>, Fault> {
         let DecompressorItem::Chunk(mut chunk) = self.file.chunk_decompressor(self.rest)? else {
             return Err(Fault::Foreign);
         };

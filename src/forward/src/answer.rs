@@ -48,7 +48,7 @@ pub struct ItemReject {
 
 impl Answer {
     /// The meaning of an answer with this status, `Retry-After` and body.
-    pub fn of(status: u16, retry_after: Option<&str>, body: &str) -> Answer {
+    pub fn classify(status: u16, retry_after: Option<&str>, body: &str) -> Answer {
         // 400 is the answer if every reading is rejected, and also to a body that has none.
         if matches!(status, 200 | 400)
             && let Ok(items) = serde_json::from_str::<Items>(body)
@@ -85,10 +85,10 @@ mod tests {
             }],
         };
         assert_eq!(
-            Answer::of(200, None, items),
+            Answer::classify(200, None, items),
             Answer::Items(expected.clone())
         );
-        assert_eq!(Answer::of(400, None, items), Answer::Items(expected));
+        assert_eq!(Answer::classify(400, None, items), Answer::Items(expected));
         let refused = |status, retry_after_s, detail: &str| Answer::Refused {
             status,
             retry_after_s,
@@ -96,16 +96,16 @@ mod tests {
         };
         let busy = r#"{"error":{"reason":"busy","detail":"try later"}}"#;
         assert_eq!(
-            Answer::of(429, Some("7"), busy),
+            Answer::classify(429, Some("7"), busy),
             refused(429, Some(7), "try later")
         );
         assert_eq!(
-            Answer::of(503, Some("soon"), "<html>"),
+            Answer::classify(503, Some("soon"), "<html>"),
             refused(503, None, "<html>")
         );
         // A proxy's page does not confirm anything.
         assert_eq!(
-            Answer::of(200, None, "welcome"),
+            Answer::classify(200, None, "welcome"),
             refused(200, None, "welcome")
         );
     }

@@ -161,7 +161,7 @@ impl Client {
         // An answer that is cut off is none.
         reader.take(ANSWER_BYTES_MAX).read_to_end(&mut text)?;
         let text = String::from_utf8_lossy(&text);
-        Ok(Answer::of(status, retry_after.as_deref(), &text))
+        Ok(Answer::classify(status, retry_after.as_deref(), &text))
     }
 
     fn authorization(&self) -> Result<Option<String>, ClientError> {

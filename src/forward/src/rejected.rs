@@ -98,7 +98,7 @@ impl RejectedFile {
     ///
     /// # Errors
     /// The file cannot be read.
-    pub fn read(&self) -> io::Result<Vec<DeadLetter>> {
+    pub fn dead_letters(&self) -> io::Result<Vec<DeadLetter>> {
         let _lock = self.locked()?;
         self.read_locked()
     }
@@ -262,7 +262,7 @@ mod tests {
     fn dead_letters_are_kept_until_they_are_removed_and_a_cut_line_harms_none() {
         let dir = tempfile::tempdir().unwrap();
         let file = RejectedFile::new(dir.path(), 1 << 20);
-        assert_eq!(file.read().unwrap(), []);
+        assert_eq!(file.dead_letters().unwrap(), []);
         file.append(&[numbered(1), numbered(2)]).unwrap();
         let mut raw = OpenOptions::new()
             .append(true)
@@ -271,13 +271,13 @@ mod tests {
         raw.write_all(b"{\"received_at_ms\":3,\"sou").unwrap();
         file.append(&[numbered(4)]).unwrap();
         assert_eq!(
-            file.read().unwrap(),
+            file.dead_letters().unwrap(),
             [numbered(1), numbered(2), numbered(4)]
         );
         assert_eq!(file.retain(|l| l.received_at_ms != 2).unwrap(), 1);
         file.append(&[numbered(5)]).unwrap();
         assert_eq!(
-            file.read().unwrap(),
+            file.dead_letters().unwrap(),
             [numbered(1), numbered(4), numbered(5)]
         );
     }
@@ -292,7 +292,7 @@ mod tests {
             assert!(size <= 8000, "{size}");
         }
         let left: Vec<i64> = file
-            .read()
+            .dead_letters()
             .unwrap()
             .iter()
             .map(|l| l.received_at_ms)
@@ -303,6 +303,10 @@ mod tests {
         );
         file.append(&[DeadLetter::keep(1, "mqtt", "", &[0; 9000], "r", "d")])
             .unwrap();
-        assert_eq!(file.read().unwrap().len(), left.len(), "too large alone");
+        assert_eq!(
+            file.dead_letters().unwrap().len(),
+            left.len(),
+            "too large alone"
+        );
     }
 }

@@ -75,7 +75,7 @@ impl FrameReader {
     /// The next frame. A fault does not advance the position, so the next call returns it again.
     pub(super) fn next(&mut self) -> io::Result<Step<'_>> {
         self.fill(FRAME_HEAD_BYTES)?;
-        let Some(head) = RawHead::read(&self.buf[self.start..self.end]) else {
+        let Some(head) = RawHead::parse(&self.buf[self.start..self.end]) else {
             return Ok(Step::Fault(FrameFault::Ends));
         };
         let whole = FRAME_HEAD_BYTES + head.payload_bytes as usize;
@@ -171,7 +171,7 @@ pub(super) fn find_frame(
             if word.iter().any(|&b| b != 0) {
                 written_to = offset + word.len() as u64;
             }
-            let Some(head) = RawHead::read(rest) else {
+            let Some(head) = RawHead::parse(rest) else {
                 continue;
             };
             let whole = FRAME_HEAD_BYTES + head.payload_bytes as usize;

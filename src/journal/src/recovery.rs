@@ -265,7 +265,7 @@ impl Examined {
             let place = (self.last_group..=self.data_end).contains(&head.group_start);
             !head.is_synced() && (!header.recycled || (head.seq == self.next_seq && place))
         };
-        let head = RawHead::read(&bytes[..n]).filter(fits);
+        let head = RawHead::parse(&bytes[..n]).filter(fits);
         Ok(head
             .map(|head| (self.data_end + frame_span(head.payload_bytes as usize)).min(found.bytes)))
     }

@@ -42,7 +42,7 @@ pub trait RegistryChanges: Send {
     ///
     /// # Errors
     /// Changes may have been missed. The caller must call [`RegistryReader::watch`] and
-    /// [`RegistryReader::read`] again.
+    /// [`RegistryReader::read_all`] again.
     fn next(&mut self) -> BoxFuture<'_, Result<RegistryChange, StoreError>>;
 }
 
@@ -70,7 +70,7 @@ pub trait RegistryReader: Send + Sync {
     ///
     /// # Errors
     /// The read failed midway; `each` was called for a part of the documents.
-    fn read<'a>(
+    fn read_all<'a>(
         &'a self,
         each: &'a mut (dyn FnMut(RegistryRecord) + Send),
     ) -> BoxFuture<'a, Result<(), StoreError>>;

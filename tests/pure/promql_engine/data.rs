@@ -111,7 +111,7 @@ fn made(labels: &[(&str, &str)], shift: i64, every: i64, mut value: impl FnMut()
         .map(|n| T0 + shift + n * every)
         .take_while(|ts| *ts <= T0 + 3 * HOUR);
     Series {
-        labels: Labels::of(labels),
+        labels: Labels::from_pairs(labels),
         samples: times
             .map(|ts_ms| Sample {
                 ts_ms,

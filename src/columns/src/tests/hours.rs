@@ -370,7 +370,7 @@ fn the_first_list_that_selects_a_field_has_its_rule() {
             false => Line::Straight,
         };
         assert_eq!(
-            weightings.of(field),
+            weightings.weighting_of(field),
             Weighting { line, ..others },
             "{field}"
         );
@@ -380,7 +380,7 @@ fn the_first_list_that_selects_a_field_has_its_rule() {
         let one = weightings.with_sketches(Some("temp"));
         assert_eq!(one.has_sketch(field), field == "temp");
     }
-    assert_eq!(Weightings::from(others).of("valve"), others);
+    assert_eq!(Weightings::from(others).weighting_of("valve"), others);
 }
 
 #[test]

@@ -356,7 +356,7 @@ pub(super) struct RawHead {
 
 impl RawHead {
     /// `None` if `bytes` is shorter than a head, or if the head is all zeros.
-    pub(super) fn read(bytes: &[u8]) -> Option<RawHead> {
+    pub(super) fn parse(bytes: &[u8]) -> Option<RawHead> {
         let bytes = bytes.get(..FRAME_HEAD_BYTES)?;
         if bytes.iter().all(|&b| b == 0) {
             return None;

@@ -25,7 +25,7 @@ fn sealed(kind: FrameKind, payload: &[u8]) -> Vec<u8> {
 }
 
 fn parse(bytes: &[u8], salt: u32) -> Result<Frame<'_>, FrameFault> {
-    RawHead::read(bytes)
+    RawHead::parse(bytes)
         .ok_or(FrameFault::Ends)?
         .verify(bytes, coding(salt))
 }

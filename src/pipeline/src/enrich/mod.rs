@@ -158,7 +158,7 @@ impl Enrichment {
         let decoding = self.decoding.now();
         let read = self
             .reader
-            .read(&mut |record| map.set(record, &decoding.limits, self.sensors_max))
+            .read_all(&mut |record| map.set(record, &decoding.limits, self.sensors_max))
             .await;
         let result = if read.is_ok() {
             LoadResult::Ok

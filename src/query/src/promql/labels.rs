@@ -31,7 +31,7 @@ impl Labels {
     }
 
     /// As [`Labels::new`], of texts.
-    pub fn of(pairs: &[(&str, &str)]) -> Labels {
+    pub fn from_pairs(pairs: &[(&str, &str)]) -> Labels {
         Labels::new(
             pairs
                 .iter()
@@ -150,22 +150,22 @@ mod tests {
 
     #[test]
     fn labels_are_sorted_unique_and_not_empty() {
-        let labels = Labels::of(&[("b", "2"), ("a", "1"), ("b", "3"), ("c", "")]);
+        let labels = Labels::from_pairs(&[("b", "2"), ("a", "1"), ("b", "3"), ("c", "")]);
         assert_eq!(labels.to_string(), r#"{a="1", b="2"}"#);
         assert_eq!((labels.get("b"), labels.get("c")), ("2", ""));
         assert_eq!(
             labels.with("a", "").with("x y", "q\"").to_string(),
             r#"{b="2", "x y"="q\""}"#
         );
-        assert!(Labels::of(&[("A", "x")]) < Labels::of(&[("__name__", "x")]));
-        let named = Labels::of(&[(METRIC_NAME, "m"), ("a", "1"), ("b", "2")]);
+        assert!(Labels::from_pairs(&[("A", "x")]) < Labels::from_pairs(&[("__name__", "x")]));
+        let named = Labels::from_pairs(&[(METRIC_NAME, "m"), ("a", "1"), ("b", "2")]);
         assert_eq!(
             named.matching(true, &["a".into()]),
-            Labels::of(&[("a", "1")])
+            Labels::from_pairs(&[("a", "1")])
         );
         assert_eq!(
             named.matching(false, &["a".into()]),
-            Labels::of(&[("b", "2")])
+            Labels::from_pairs(&[("b", "2")])
         );
     }
 }

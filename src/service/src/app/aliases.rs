@@ -104,7 +104,7 @@ impl Followed {
         let version = source.version().await?;
         let is_new = self.applied.is_none_or(|(applied, _)| applied != version);
         if is_new || self.read_at.elapsed() >= READ_EVERY {
-            let aliases = self.read(source).await?;
+            let aliases = self.load(source).await?;
             let is_first = !self.is_routing;
             if is_first {
                 // Before anything is routed, so that a command knows of every instance that routes. One
@@ -144,7 +144,7 @@ impl Followed {
         Ok(())
     }
 
-    async fn read(&mut self, source: &dyn AliasStore) -> Result<Aliases, StoreError> {
+    async fn load(&mut self, source: &dyn AliasStore) -> Result<Aliases, StoreError> {
         let mut all = source.aliases().await?;
         let too_many = all.len().saturating_sub(ALIASES_MAX);
         all.truncate(ALIASES_MAX);

@@ -71,7 +71,7 @@ pub(super) fn run(config: &Config, command: DeadLetters) -> ExitCode {
 }
 
 fn list(file: &RejectedFile, filter: &DeadLetterFilter, limit: usize) -> ExitCode {
-    let all = match file.read() {
+    let all = match file.dead_letters() {
         Ok(all) => all,
         Err(error) => return maintenance_failed(ReplayError::File(error)),
     };
@@ -98,7 +98,7 @@ fn replay(
     let mut replayed = 0;
     let mut kept = 0;
     for dead_letter in file
-        .read()?
+        .dead_letters()?
         .iter()
         .filter(|dead_letter| filter.matches(dead_letter))
     {

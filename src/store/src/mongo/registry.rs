@@ -48,7 +48,7 @@ impl MongoRegistry {
 }
 
 impl RegistryReader for MongoRegistry {
-    fn read<'a>(
+    fn read_all<'a>(
         &'a self,
         each: &'a mut (dyn FnMut(RegistryRecord) + Send),
     ) -> BoxFuture<'a, Result<(), StoreError>> {

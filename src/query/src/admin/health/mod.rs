@@ -119,7 +119,7 @@ impl Health {
 
     /// Whether [`Health::stopping`] was called.
     pub fn is_stopping(&self) -> bool {
-        self.read().stopping
+        self.state().stopping
     }
 
     /// A part has failed permanently. The first reason is kept, because later ones mostly follow
@@ -188,7 +188,7 @@ impl Health {
 
     /// The state of the settings.
     pub fn config_state(&self) -> ConfigState {
-        self.read().config.clone()
+        self.state().config.clone()
     }
 
     /// Why acknowledged readings make no progress although the store answers; `None` if they do.
@@ -213,7 +213,7 @@ impl Health {
 
     /// The value set by [`Health::stuck`].
     pub fn is_stuck(&self) -> bool {
-        self.read().stuck
+        self.state().stuck
     }
 
     /// Replaces the list of quarantined buckets.
@@ -249,7 +249,7 @@ impl Health {
 
     /// A consistent snapshot of all parts.
     pub fn report(&self) -> Report {
-        let state = self.read();
+        let state = self.state();
         let blocking = state.blocking(self.ack);
         let (mode, mode_reason, server_version) = match &state.mode {
             Some(m) => (
@@ -309,7 +309,7 @@ impl Health {
 
     // A poisoned lock means that a thread panicked while it set a field. Each field is consistent
     // in itself.
-    fn read(&self) -> RwLockReadGuard<'_, State> {
+    fn state(&self) -> RwLockReadGuard<'_, State> {
         self.state.read().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -116,7 +116,7 @@ impl Trouble {
         }
     }
 
-    fn of(kind: StoreErrorKind, or: Trouble) -> Trouble {
+    fn from_kind(kind: StoreErrorKind, or: Trouble) -> Trouble {
         match kind {
             StoreErrorKind::Network | StoreErrorKind::NoPrimary => Trouble::Away,
             StoreErrorKind::Unauthorized => Trouble::Refused,
@@ -207,7 +207,7 @@ impl StoreState {
     /// Why readings cannot be stored now; `None` if they can.
     pub(super) fn trouble(&self) -> Option<Trouble> {
         if let Some(Err(ping)) = &self.answers {
-            return Some(Trouble::of(ping.kind, Trouble::Away));
+            return Some(Trouble::from_kind(ping.kind, Trouble::Away));
         }
         // In this order: what comes first also prevents what follows.
         let failing = |(ability, failing): (Ability, &Failing)| {
@@ -217,7 +217,7 @@ impl StoreState {
                 Ability::LoadBuckets => Trouble::NoLoads,
                 _ => return None,
             };
-            Some(Trouble::of(failing.kind, own))
+            Some(Trouble::from_kind(failing.kind, own))
         };
         let not_reached = || self.answers.is_none().then_some(Trouble::NotReached);
         self.failing().find_map(failing).or_else(not_reached)

@@ -264,7 +264,7 @@ mod tests {
 
     #[test]
     fn results_have_the_form_of_prometheus() {
-        let labels = Labels::of(&[("__name__", "temp"), ("site", "a\"b")]);
+        let labels = Labels::from_pairs(&[("__name__", "temp"), ("site", "a\"b")]);
         let samples = vec![
             Sample {
                 ts_ms: 1500,

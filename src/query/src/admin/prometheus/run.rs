@@ -332,7 +332,7 @@ pub(super) struct Loading<'a> {
 
 impl Loading<'_> {
     /// The next part of a selector's series; `None` at the end.
-    pub(super) fn read(&mut self, selector: usize) -> Result<Option<Part>, PrometheusError> {
+    pub(super) fn read_part(&mut self, selector: usize) -> Result<Option<Part>, PrometheusError> {
         if self.is_heavy && self.since.elapsed() >= CHUNK {
             self.work.give_way()?;
             self.since = Instant::now();
@@ -357,7 +357,7 @@ impl Loading<'_> {
 
 impl Source for Loading<'_> {
     fn next(&mut self, selector: usize) -> Result<Option<Part>, PromqlError> {
-        self.read(selector).map_err(|error| {
+        self.read_part(selector).map_err(|error| {
             self.failed = Some(error);
             PromqlError::Unread
         })

@@ -330,7 +330,7 @@ fn fixed_labels(matchers: &[Matcher]) -> Labels {
             fixed.retain(|(other, _)| *other != name);
         }
     }
-    Labels::of(&fixed)
+    Labels::from_pairs(&fixed)
 }
 
 /// The larger, as Go's `math.Max`: NaN if either is, but positive infinity wins. (`f64::max` ignores

@@ -362,8 +362,9 @@ mod tests {
             (r"a\,le=1,le=1", "1", r"a\,le=1"),
             ("web", "1", "web"),
         ] {
-            let labels = Labels::of(&[(SENSOR_ID, id), (LE, le), (METRIC_NAME, "x_bucket")]);
-            let wanted = Labels::of(&[(SENSOR_ID, wanted), (METRIC_NAME, "x_bucket")]);
+            let labels =
+                Labels::from_pairs(&[(SENSOR_ID, id), (LE, le), (METRIC_NAME, "x_bucket")]);
+            let wanted = Labels::from_pairs(&[(SENSOR_ID, wanted), (METRIC_NAME, "x_bucket")]);
             assert_eq!(histogram_of(&labels), wanted);
         }
     }

@@ -228,7 +228,7 @@ mod tests {
             let rest = self.samples.split_off(left);
             let samples = std::mem::replace(&mut self.samples, rest);
             let data = SeriesData::Samples(samples);
-            let labels = Labels::of(&[("__name__", "x")]);
+            let labels = Labels::from_pairs(&[("__name__", "x")]);
             Ok(Some(Part {
                 series: vec![SelectedSeries { labels, data }],
                 until_ms,

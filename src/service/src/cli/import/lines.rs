@@ -38,7 +38,7 @@ impl Lines {
     /// Skips whole lines, regardless of their content.
     pub(super) fn skip(&mut self, lines: u64) -> io::Result<()> {
         for _ in 0..lines {
-            self.read()?;
+            self.read_line()?;
         }
         Ok(())
     }
@@ -49,7 +49,7 @@ impl Lines {
 
     /// Reads the next line into the buffer; returns whether it was within the limit, `None` at the
     /// end of the file.
-    fn read(&mut self) -> io::Result<Option<bool>> {
+    fn read_line(&mut self) -> io::Result<Option<bool>> {
         self.buffer.clear();
         self.ended = false;
         let mut bytes = 0;
@@ -83,7 +83,7 @@ impl Records for Lines {
     fn next(&mut self, out: &mut Vec<u8>) -> io::Result<Option<Record>> {
         loop {
             let before = self.position();
-            let Some(fits) = self.read()? else {
+            let Some(fits) = self.read_line()? else {
                 return Ok(None);
             };
             // Joined files have byte order marks in their midst, and one that a crash has left has

@@ -169,7 +169,7 @@ impl ParquetRows {
         if self.buffered == 0 {
             self.buffered = ROWS_AT_ONCE.min(self.left as usize);
             for column in &mut self.columns {
-                column.read(self.buffered)?;
+                column.read_rows(self.buffered)?;
             }
         }
         self.buffered -= 1;
@@ -261,22 +261,22 @@ impl Column {
     }
 
     /// Reads the next rows, in place of the last ones.
-    fn read(&mut self, rows: usize) -> Result<(), ParquetError> {
+    fn read_rows(&mut self, rows: usize) -> Result<(), ParquetError> {
         self.next = (0, 0);
         self.levels.clear();
         let levels = &mut self.levels;
         let read = match (&mut self.reader, &mut self.values) {
             (ColumnReader::ByteArrayColumnReader(reader), Values::Texts(values)) => {
-                read(reader, rows, levels, values)
+                read_values(reader, rows, levels, values)
             }
             (ColumnReader::DoubleColumnReader(reader), Values::Doubles(values)) => {
-                read(reader, rows, levels, values)
+                read_values(reader, rows, levels, values)
             }
             (ColumnReader::Int64ColumnReader(reader), Values::Ints(values)) => {
-                read(reader, rows, levels, values)
+                read_values(reader, rows, levels, values)
             }
             (ColumnReader::BoolColumnReader(reader), Values::Bools(values)) => {
-                read(reader, rows, levels, values)
+                read_values(reader, rows, levels, values)
             }
             _ => Ok(0),
         }?;
@@ -309,7 +309,7 @@ impl Column {
     }
 }
 
-fn read<T: DataType>(
+fn read_values<T: DataType>(
     reader: &mut ColumnReaderImpl<T>,
     rows: usize,
     levels: &mut Vec<i16>,

@@ -75,7 +75,7 @@ pub(crate) async fn run(config: &Config, store: MongoStore, options: Import) -> 
         readings: 0,
     };
     for path in &options.files {
-        if let Err(error) = reader.read(path) {
+        if let Err(error) = reader.read_file(path) {
             return maintenance_failed(format!("{}: {error}; nothing was changed", path.display()));
         }
     }
@@ -170,7 +170,7 @@ fn details(options: &Import, of: &[(SensorId, Removal)]) -> Map<String, serde_js
 }
 
 impl Reader<'_> {
-    fn read(&mut self, path: &Path) -> Result<(), ImportError> {
+    fn read_file(&mut self, path: &Path) -> Result<(), ImportError> {
         let format = self.options.format_of(path)?;
         if path.as_os_str() == "-" || !self.options.is_by_record(&format) {
             return Err(ImportError::NotReplacing);

@@ -100,7 +100,7 @@ fn load(work: &Work, queries: Vec<SelectorRequest>) -> Result<Vec<Vec<Series>>, 
     let mut left = work.settings.samples_max;
     let of_query = |query| {
         joined(|| {
-            let mut part = source.read(query)?;
+            let mut part = source.read_part(query)?;
             for samples in part.iter_mut().flat_map(Part::samples_mut) {
                 let rest = left.checked_sub(samples.len());
                 left = rest.ok_or_else(PromqlError::too_many_samples)?;

@@ -135,7 +135,7 @@ mod tests {
     fn series(name: &str, samples: impl Iterator<Item = (i64, f64)>) -> Series {
         let samples = samples.map(|(ts_ms, value)| Sample { ts_ms, value });
         Series {
-            labels: Labels::of(&[("__name__", name)]),
+            labels: Labels::from_pairs(&[("__name__", name)]),
             samples: samples.collect(),
         }
     }
