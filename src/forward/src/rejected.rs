@@ -17,12 +17,11 @@ use std::path::{Path, PathBuf};
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD as BASE64;
-use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::lane::RejectedReading;
-use journal::fs::replace_file;
+use journal::fs::{Fs as _, RealFs, replace_file};
 use model::{DeadLetter, OWN_SOURCE, Value};
 use telemetry::metrics::{self, DeadLetterDropped};
 
@@ -119,7 +118,7 @@ impl RejectedFile {
 
     fn locked(&self) -> io::Result<File> {
         let file = open().write(true).create(true).open(&self.lock)?;
-        flock(&file, FlockOperation::LockExclusive)?;
+        file.lock()?;
         Ok(file)
     }
 
@@ -165,7 +164,7 @@ impl RejectedFile {
 
     fn sync_dir(&self) -> io::Result<()> {
         let dir = self.path.parent();
-        dir.map_or(Ok(()), |dir| File::open(dir)?.sync_all())
+        dir.map_or(Ok(()), |dir| RealFs.sync_dir(dir))
     }
 }
 

@@ -160,7 +160,7 @@ pub fn replace_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
     file.sync_all()?;
     std::fs::rename(&new, path)?;
     let dir = path.parent();
-    dir.map_or(Ok(()), |dir| File::open(dir)?.sync_all())
+    dir.map_or(Ok(()), |dir| RealFs.sync_dir(dir))
 }
 
 #[cfg(test)]
