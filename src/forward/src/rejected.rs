@@ -22,7 +22,7 @@ use serde_json::json;
 
 use super::lane::RejectedReading;
 use journal::fs::{Fs as _, RealFs, replace_file};
-use model::{DeadLetter, OWN_SOURCE, Value};
+use model::{DeadLetter, OWN_SOURCE};
 use telemetry::metrics::{self, DeadLetterDropped};
 
 const NAME: &str = "rejected";
@@ -221,22 +221,11 @@ fn read_line(line: &[u8]) -> Option<DeadLetter> {
 /// The dead letter of a reading that the centre rejects, as the native format has it.
 pub(crate) fn dead_letter(rejected: &RejectedReading, wall_ms: i64) -> DeadLetter {
     let reading = &rejected.reading;
-    let value = |value: &Value| match value {
-        Value::Double(v) => json!(v),
-        Value::Int(v) => json!(v),
-        Value::Bool(v) => json!(v),
-        Value::Str(v) => json!(v),
-    };
-    let values: serde_json::Map<_, _> = reading
-        .values
-        .iter()
-        .map(|(name, v)| (name.clone(), value(v)))
-        .collect();
     let line = json!({
         "sensor_id": reading.sensor_id,
         "ts": reading.ts_ms,
         "ts_unit": "ms",
-        "values": values,
+        "values": reading.values,
         "tags": reading.tags,
     });
     DeadLetter::keep(

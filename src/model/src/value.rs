@@ -4,6 +4,8 @@
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
+use serde::{Serialize, Serializer};
+
 /// A borrowed value. `==` also compares the kinds: 21 is not 21.0. To compare readings, use
 /// [`super::ReadingKey`]; to compare numbers, [`Number`].
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -106,6 +108,24 @@ impl ValueRef<'_> {
     }
 }
 
+/// As JSON has it: a number, a boolean or a text.
+impl Serialize for ValueRef<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            ValueRef::Double(v) => v.serialize(serializer),
+            ValueRef::Int(v) => v.serialize(serializer),
+            ValueRef::Bool(v) => v.serialize(serializer),
+            ValueRef::Str(v) => v.serialize(serializer),
+        }
+    }
+}
+
+impl Serialize for Value {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.as_ref().serialize(serializer)
+    }
+}
+
 /// Updates the newest values by field with those of a reading: time (ms since 1970) and value. Of
 /// two values with the same time, the later call wins.
 pub fn keep_newer<'a>(
@@ -163,6 +183,16 @@ impl Number {
                 .checked_add(b)
                 .map_or(Number::Double(a as f64 + b as f64), Number::Int),
             (a, b) => Number::Double(a.as_f64() + b.as_f64()),
+        }
+    }
+}
+
+/// A sum that has overflowed is null in JSON.
+impl Serialize for Number {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Number::Int(v) => v.serialize(serializer),
+            Number::Double(v) => v.serialize(serializer),
         }
     }
 }

@@ -7,10 +7,11 @@
 //! watcher, and queued when the batch is acknowledged. So a line means what the acknowledgement of
 //! its sender means.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use serde_json::{Map, Value, json};
+use serde_json::json;
 use tokio::sync::mpsc;
 
 use super::lock;
@@ -189,21 +190,12 @@ pub(super) fn rejected(of: Reject<'_>) {
 }
 
 fn line(source: Source, batch: &ReadingBatch, reading: &ReadingRef<'_>) -> String {
-    let value = |value: ValueRef<'_>| match value {
-        ValueRef::Double(v) => Value::from(v),
-        ValueRef::Int(v) => v.into(),
-        ValueRef::Bool(v) => v.into(),
-        ValueRef::Str(v) => v.into(),
-    };
-    let values: Map<String, Value> = reading
+    let values: BTreeMap<&str, ValueRef<'_>> = reading
         .values()
-        .map(|(name, v)| (batch.name(name).to_owned(), value(v)))
+        .map(|(name, value)| (batch.name(name), value))
         .collect();
     let tags = Tags::from_canonical(reading.tags);
-    let tags: Map<String, Value> = tags
-        .iter()
-        .map(|(name, text)| (name.to_owned(), text.into()))
-        .collect();
+    let tags: BTreeMap<&str, &str> = tags.iter().collect();
     json!({
         "sensor_id": reading.sensor_id(), "ts": rfc3339(reading.ts_ms), "values": values, "tags": tags,
         "source": source.as_str(),
@@ -213,6 +205,8 @@ fn line(source: Source, batch: &ReadingBatch, reading: &ReadingRef<'_>) -> Strin
 
 #[cfg(test)]
 mod tests {
+    use serde_json::Value;
+
     use super::*;
     use model::{Reading, SensorPatterns};
 

@@ -24,7 +24,7 @@ use crate::flush::{Flusher, Lane, Permit};
 use crate::latest::LatestHandle;
 use crate::rollup::RollupHandle;
 use model::ack::Ack;
-use model::{Clock, DeadLetter, ReadingBatch, RowPosition, Rows, Value};
+use model::{Clock, DeadLetter, ReadingBatch, RowPosition, Rows};
 use query::QueryWorker;
 use state::failing::Quarantined;
 use state::{
@@ -499,12 +499,9 @@ fn as_lines(sensor_id: &str, rows: &Rows) -> Vec<Vec<u8>> {
     let mut pieces = vec![];
     let mut piece = vec![];
     for reading in rows.to_readings(sensor_id) {
-        let values: serde_json::Map<String, serde_json::Value> = reading
-            .values
-            .into_iter()
-            .map(|(name, value)| (name, as_json(value)))
-            .collect();
-        let line = serde_json::json!({ "sensor_id": reading.sensor_id, "ts": reading.ts_ms, "ts_unit": "ms", "values": values });
+        let line = serde_json::json!({
+            "sensor_id": reading.sensor_id, "ts": reading.ts_ms, "ts_unit": "ms", "values": reading.values,
+        });
         piece.extend_from_slice(line.to_string().as_bytes());
         piece.push(b'\n');
         if piece.len() >= DEAD_PAYLOAD_BYTES {
@@ -515,13 +512,4 @@ fn as_lines(sensor_id: &str, rows: &Rows) -> Vec<Vec<u8>> {
         pieces.push(piece);
     }
     pieces
-}
-
-fn as_json(value: Value) -> serde_json::Value {
-    match value {
-        Value::Double(v) => v.into(),
-        Value::Int(v) => v.into(),
-        Value::Bool(v) => v.into(),
-        Value::Str(v) => v.into(),
-    }
 }

@@ -21,14 +21,14 @@ use super::access::{self, Access, Reader};
 use super::answer::ApiError;
 use super::cursor;
 use super::params::{bounded, format_of, time, window_of};
-use super::render::{readings_body, value_json};
+use super::render::readings_body;
 use crate::read::hours::Hour;
 use crate::read::merge::{Cursor, Window};
 use crate::read::sensors::{Place, SensorListQuery, SensorOrder, SensorState, SortKey};
 use crate::read::{QueryResult, ReadService};
 use model::{
-    BucketStart, DAY_MS, Day, DeadLetter, FieldKinds, FieldSummary, Number, SensorId, Span,
-    ValueRef, rfc3339, stored_name,
+    BucketStart, DAY_MS, Day, DeadLetter, FieldKinds, FieldSummary, SensorId, Span, rfc3339,
+    stored_name,
 };
 use net::http::json;
 use store::reading::{DeadLetterQuery, StoredDeadLetter};
@@ -273,7 +273,7 @@ fn sensor(state: &SensorState) -> Json {
         .map(|(name, (ts_ms, value))| {
             (
                 name.as_str(),
-                json!({ "value": value_json(value.as_ref()), "ts": rfc3339(*ts_ms) }),
+                json!({ "value": value, "ts": rfc3339(*ts_ms) }),
             )
         })
         .collect();
@@ -421,21 +421,14 @@ fn bucket(start: BucketStart, end_ms: i64, hour: &Hour) -> Json {
     shown
 }
 
-fn number_json(number: Number) -> Json {
-    match number {
-        Number::Int(v) => value_json(ValueRef::Int(v)),
-        Number::Double(v) => value_json(ValueRef::Double(v)),
-    }
-}
-
 /// Count, times and fields.
 fn summary(hour: &Hour) -> Json {
     let field = |(name, s): (&String, &FieldSummary)| {
         // JSON has no infinity: an overflowed sum and its average are null.
         let avg = s.sum.as_f64() / f64::from(s.count.max(1));
         let of = json!({
-            "min": number_json(s.min), "max": number_json(s.max), "sum": number_json(s.sum), "count": s.count,
-            "avg": value_json(ValueRef::Double(avg)),
+            "min": s.min, "max": s.max, "sum": s.sum, "count": s.count,
+            "avg": avg,
         });
         (name.clone(), of)
     };
@@ -509,7 +502,7 @@ async fn fleet(
     query(params)?;
     let fleet = known(&reads)?.fleet().await?;
     let busiest = fleet.busiest.iter().map(|b| {
-        let rate = value_json(ValueRef::Double((b.readings_per_minute * 100.0).round() / 100.0));
+        let rate = (b.readings_per_minute * 100.0).round() / 100.0;
         json!({ "sensor_id": &*b.sensor_id, "readings_per_minute": rate, "last_ts": rfc3339(b.last_ts_ms) })
     });
     let newest = fleet

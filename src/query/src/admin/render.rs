@@ -7,7 +7,7 @@ use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderName, HeaderValue};
 use axum::response::Response;
 use futures_util::{StreamExt, stream};
-use serde_json::Value as Json;
+use serde_json::{Value as Json, json};
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::params::Format;
@@ -25,15 +25,6 @@ const SMALL_BYTES_MAX: usize = 64 << 10;
 const NEXT: HeaderName = HeaderName::from_static("x-hourbucket-next");
 const COMPLETE: HeaderName = HeaderName::from_static("x-hourbucket-complete");
 const READINGS_UNTIL: HeaderName = HeaderName::from_static("x-hourbucket-readings-until");
-
-pub(super) fn value_json(value: ValueRef<'_>) -> Json {
-    match value {
-        ValueRef::Double(v) => v.into(),
-        ValueRef::Int(v) => v.into(),
-        ValueRef::Bool(v) => v.into(),
-        ValueRef::Str(v) => v.into(),
-    }
-}
 
 /// Produces the body chunk by chunk: the beginning, the readings, the end.
 struct BodyChunks {
@@ -185,7 +176,7 @@ fn row_json(out: &mut String, row: &Row<'_>) {
         }
         out.push_str(&Json::from(name).to_string());
         out.push(':');
-        out.push_str(&value_json(value).to_string());
+        out.push_str(&json!(value).to_string());
     }
     out.push_str("}}");
 }
@@ -203,7 +194,7 @@ fn row_csv(out: &mut String, row: &Row<'_>, columns: &[String], format: Format) 
             // Distinguishes an empty text from an absent one.
             ValueRef::Str("") => out.push_str("\"\""),
             ValueRef::Str(text) => csv_cell(out, text, format),
-            other => out.push_str(&value_json(other).to_string()),
+            other => out.push_str(&json!(other).to_string()),
         }
     }
     out.push_str("\r\n");

@@ -3,6 +3,8 @@
 use std::io::{self, Write};
 use std::time::Duration;
 
+use serde_json::json;
+
 use config::{Config, Decoding, write_duration};
 use decode::topic::{Captured, TopicTemplate};
 use decode::{
@@ -385,15 +387,9 @@ fn reading_line(batch: &ReadingBatch, reading: &ReadingRef<'_>) -> String {
             .map_or_else(|| reading.ts_ms.to_string(), |ts| text(&ts));
         line += &format!(",\"ts\":{ts}");
     }
-    let values = reading.values().map(|(name, value)| {
-        let value = match value {
-            ValueRef::Double(v) => serde_json::Value::from(v),
-            ValueRef::Int(v) => v.into(),
-            ValueRef::Bool(v) => v.into(),
-            ValueRef::Str(v) => v.into(),
-        };
-        format!("{}:{value}", text(batch.name(name)))
-    });
+    let values = reading
+        .values()
+        .map(|(name, value)| format!("{}:{}", text(batch.name(name)), json!(value)));
     line += &format!(",\"values\":{{{}}}", values.collect::<Vec<_>>().join(","));
     let owned = reading.to_reading(batch);
     let tags = owned

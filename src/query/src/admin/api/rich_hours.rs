@@ -9,17 +9,13 @@ use axum::response::Response;
 use serde::Deserialize;
 use serde_json::{Value as Json, json};
 
-use super::{
-    RangeParams, Shared, check_buckets, check_known, known, number_json, ok, query,
-    sensor_and_range,
-};
+use super::{RangeParams, Shared, check_buckets, check_known, known, ok, query, sensor_and_range};
 use crate::admin::access::Reader;
 use crate::admin::answer::ApiError;
-use crate::admin::render::value_json;
 use crate::read::rich_hours::HoursQuery;
 use crate::read::{QueryResult, ReadService};
 use columns::{FieldHour, Sketch};
-use model::{BucketStart, ValueRef, rfc3339};
+use model::{BucketStart, rfc3339};
 
 /// Quantiles of one request.
 const QUANTILES_MAX: usize = 20;
@@ -92,10 +88,7 @@ fn quantiles_of(params: Option<&str>) -> Result<Vec<(String, f64)>, ApiError> {
 fn quantiles_json(sketch: Option<&Sketch>, asked: &[(String, f64)]) -> Json {
     let numbers: Vec<f64> = asked.iter().map(|(_, quantile)| *quantile).collect();
     let found = sketch.and_then(|sketch| sketch.quantiles(&numbers));
-    let value = |at: usize| {
-        let found = found.as_ref().map(|found| found[at]);
-        found.map_or(Json::Null, |found| value_json(ValueRef::Double(found)))
-    };
+    let value = |at: usize| json!(found.as_ref().map(|found| found[at]));
     let each = asked.iter().enumerate();
     let each = each.map(|(at, (text, _))| (text.clone(), value(at)));
     Json::Object(each.collect())
@@ -174,30 +167,29 @@ pub(super) async fn rich_hours(
 
 /// The names of `sensor_day_hours`, and what is computed from them.
 fn rich_field(hour: &FieldHour, asked: &[(String, f64)]) -> Json {
-    let double = |v: f64| value_json(ValueRef::Double(v));
     let mut shown = serde_json::Map::new();
     if let Some(of) = &hour.numbers {
         let count = of.count as f64;
         let mean = of.integral / of.covered_ms as f64;
         for (name, value) in [
             ("count", json!(of.count)),
-            ("min", number_json(of.min)),
-            ("max", number_json(of.max)),
-            ("sum", number_json(of.sum)),
-            ("avg", double(of.mean())),
-            ("stddev", double((of.sum_sq / count).sqrt())),
-            ("first", number_json(of.first)),
-            ("last", number_json(of.last)),
+            ("min", json!(of.min)),
+            ("max", json!(of.max)),
+            ("sum", json!(of.sum)),
+            ("avg", json!(of.mean())),
+            ("stddev", json!((of.sum_sq / count).sqrt())),
+            ("first", json!(of.first)),
+            ("last", json!(of.last)),
             ("first_ts", rfc3339(of.first_ts_ms).into()),
             ("last_ts", rfc3339(of.last_ts_ms).into()),
             ("min_ts", rfc3339(of.min_ts_ms).into()),
             ("max_ts", rfc3339(of.max_ts_ms).into()),
-            ("sum_sq", double(of.sum_sq)),
-            ("increase", double(of.increase)),
-            ("integral", double(of.integral)),
+            ("sum_sq", json!(of.sum_sq)),
+            ("increase", json!(of.increase)),
+            ("integral", json!(of.integral)),
             ("covered_ms", json!(of.covered_ms)),
             // Null if nothing is covered.
-            ("time_weighted_avg", double(mean)),
+            ("time_weighted_avg", json!(mean)),
         ] {
             shown.insert(name.to_owned(), value);
         }

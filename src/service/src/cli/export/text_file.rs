@@ -107,7 +107,7 @@ impl<W: Write> TextFile<W> {
                     self.row.push(b',');
                 }
                 self.row.extend_from_slice(key);
-                json(&mut self.row, value)?;
+                serde_json::to_writer(&mut self.row, &value)?;
             }
             self.row.extend_from_slice(&tail);
             self.end_row()?;
@@ -142,7 +142,7 @@ impl<W: Write> TextFile<W> {
                         }
                     }
                     (Kind::Text, _) | (_, None | Some(ValueRef::Str(_))) => {}
-                    (_, Some(value)) => json(&mut self.row, value)?,
+                    (_, Some(value)) => serde_json::to_writer(&mut self.row, &value)?,
                 }
             }
             self.end_row()?;
@@ -157,16 +157,6 @@ impl<W: Write> TextFile<W> {
         self.row.clear();
         written
     }
-}
-
-fn json(out: &mut Vec<u8>, value: ValueRef<'_>) -> io::Result<()> {
-    match value {
-        ValueRef::Double(v) => serde_json::to_writer(out, &v),
-        ValueRef::Int(v) => serde_json::to_writer(out, &v),
-        ValueRef::Bool(v) => serde_json::to_writer(out, &v),
-        ValueRef::Str(v) => serde_json::to_writer(out, v),
-    }
-    .map_err(io::Error::from)
 }
 
 /// Appends a cell of CSV, in quotes if it needs them.
