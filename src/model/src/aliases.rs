@@ -61,11 +61,6 @@ impl Aliases {
         self.without_effect
     }
 
-    /// Whether no alias has an effect.
-    pub fn is_empty(&self) -> bool {
-        self.by_former.is_empty()
-    }
-
     /// The sensor for which a reading with this id and time (ms since 1970) counts, if not that of
     /// the id.
     pub fn resolve(&self, id: &str, ts_ms: i64) -> Option<&SensorId> {
@@ -86,7 +81,7 @@ impl Aliases {
 
     /// The batch with the ids for which its readings count; the same one if these are its own.
     pub fn apply(&self, batch: Arc<ReadingBatch>) -> Arc<ReadingBatch> {
-        if self.is_empty() {
+        if self.by_former.is_empty() {
             return batch;
         }
         let now = |id: &str, ts_ms: i64| self.resolve(id, ts_ms).map(|id| &**id);

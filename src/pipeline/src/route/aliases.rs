@@ -59,7 +59,7 @@ impl AliasView {
             let _ = view.clone().wait_for(Option::is_some).await;
         }
         let aliases = view.borrow().clone();
-        match aliases.filter(|aliases| !aliases.is_empty()) {
+        match aliases {
             Some(aliases) => aliases.apply(batch),
             None => batch,
         }

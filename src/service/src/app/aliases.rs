@@ -58,18 +58,7 @@ impl ServiceContext {
             return setter.set(Aliases::default());
         };
         drop(self.flusher.permit().await);
-        let now = Instant::now();
-        let mut followed = Followed {
-            setter,
-            instance,
-            unstored,
-            applied: None,
-            is_routing: false,
-            read_at: now,
-            confirmed: 0,
-            seen_at: now,
-            warned_of: (0, 0),
-        };
+        let mut followed = Followed::new(setter, instance, unstored);
         let mut failing_since: Option<Instant> = None;
         loop {
             let done = followed.step(source, || self.clock.now().mono_ms).await;
@@ -96,6 +85,21 @@ impl ServiceContext {
 }
 
 impl Followed {
+    fn new(setter: AliasSetter, instance: Arc<str>, unstored: Unstored) -> Followed {
+        let now = Instant::now();
+        Followed {
+            setter,
+            instance,
+            unstored,
+            applied: None,
+            is_routing: false,
+            read_at: now,
+            confirmed: 0,
+            seen_at: now,
+            warned_of: (0, 0),
+        }
+    }
+
     async fn step(
         &mut self,
         source: &dyn AliasStore,
@@ -216,19 +220,8 @@ mod tests {
 
     fn followed(oldest: &Arc<Oldest>) -> (Followed, AliasView) {
         let (setter, view) = AliasSetter::new();
-        let now = Instant::now();
-        let followed = Followed {
-            setter,
-            instance: "i".into(),
-            unstored: Unstored::without_journal(oldest.clone()),
-            applied: None,
-            is_routing: false,
-            read_at: now,
-            confirmed: 0,
-            seen_at: now,
-            warned_of: (0, 0),
-        };
-        (followed, view)
+        let unstored = Unstored::without_journal(oldest.clone());
+        (Followed::new(setter, "i".into(), unstored), view)
     }
 
     #[tokio::test(start_paused = true)]
