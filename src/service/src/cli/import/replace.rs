@@ -225,10 +225,7 @@ impl Reader<'_> {
                 });
                 of.first_ms = of.first_ms.min(ts_ms);
                 of.last_ms = of.last_ms.max(ts_ms);
-                let values = reading
-                    .values()
-                    .map(|(name, value)| (batch.name(name), value));
-                of.keys.insert(ReadingKey::new(ts_ms, values));
+                of.keys.insert(reading.key(&batch));
             }
         }
     }
