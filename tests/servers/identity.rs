@@ -12,7 +12,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use crate::remove::{DAY, PATIENCE, command, derived_is_of, documents, is_consistent, stored};
+use crate::remove::{
+    DAY, PATIENCE, command, derived_is_of, documents, is_consistent, stored, two_services,
+};
 use crate::support::fleet::now_ms;
 use crate::support::mongod::Mongod;
 use crate::support::seed::{HOUR, START, Seed, page, readings, run, sent, series};
@@ -471,15 +473,7 @@ fn killed(mode: &str, kills: usize) {
     let mut rng = fastrand::Rng::with_seed(seed as u64);
     let mongod = Mongod::start();
     let uri = mongod.uri();
-    let config = format!(
-        "store.mode = \"{mode}\"\nflush.max_age = \"200ms\"\nbucket.max_readings = 40\n\
-         sensors.silent_after = \"4s\"\nsensors.retired_after = \"1h\"\n\
-         [rollup]\ndays = true\nlate = \"400ms\"\nsettle = \"1s\"\n\
-         [columns]\nenabled = true\n[latest]\nenabled = true\ninterval = \"500ms\"\n"
-    );
-    let services: Vec<Service> = (0..2)
-        .map(|_| Service::start(&config, &[("STORE__URI", &uri)]))
-        .collect();
+    let services = two_services(mode, &uri, "interval = \"500ms\"\n");
     let begin_ms = now_ms().div_euclid(HOUR) * HOUR - 2 * DAY;
     let at_ms = begin_ms + 10 * HOUR + 1_234_567;
     let at = chrono::DateTime::from_timestamp_millis(at_ms)

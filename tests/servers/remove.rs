@@ -471,6 +471,17 @@ fn nothing_else_is_lost_whatever_is_killed_with_time_series() {
 /// What is stored of the readings: sensor, time and `n`, with how often.
 pub(crate) type Stored = BTreeMap<(String, i64, i64), u32>;
 
+/// Two services that keep everything that is derived from readings, with small pages and short waits.
+pub(crate) fn two_services(mode: &str, uri: &str, more_latest: &str) -> [Service; 2] {
+    let config = format!(
+        "store.mode = \"{mode}\"\nflush.max_age = \"200ms\"\nbucket.max_readings = 40\n\
+         sensors.silent_after = \"4s\"\nsensors.retired_after = \"1h\"\n\
+         [rollup]\ndays = true\nlate = \"400ms\"\nsettle = \"1s\"\n\
+         [columns]\nenabled = true\n[latest]\nenabled = true\n{more_latest}"
+    );
+    [0, 1].map(|_| Service::start(&config, &[("STORE__URI", uri)]))
+}
+
 /// Two services get late readings, of which those with a negative `n` are removed again and again by
 /// commands that are killed. A last removal, when nothing arrives any more, leaves exactly the others.
 fn killed(mode: &str) {
@@ -480,15 +491,7 @@ fn killed(mode: &str) {
     let mut rng = fastrand::Rng::with_seed(seed as u64);
     let mongod = Mongod::start();
     let uri = mongod.uri();
-    let config = format!(
-        "store.mode = \"{mode}\"\nflush.max_age = \"200ms\"\nbucket.max_readings = 40\n\
-         sensors.silent_after = \"4s\"\nsensors.retired_after = \"1h\"\n\
-         [rollup]\ndays = true\nlate = \"400ms\"\nsettle = \"1s\"\n\
-         [columns]\nenabled = true\n[latest]\nenabled = true\n"
-    );
-    let services: Vec<Service> = (0..2)
-        .map(|_| Service::start(&config, &[("STORE__URI", &uri)]))
-        .collect();
+    let services = two_services(mode, &uri, "");
     let begin_ms = now_ms().div_euclid(HOUR) * HOUR - 2 * DAY;
     let mut wanted = Stored::new();
     let mut n = 0;
