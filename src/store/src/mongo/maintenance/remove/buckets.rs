@@ -337,13 +337,7 @@ impl Run<'_> {
     /// them is no longer known; only the counts are kept, so that a bucket of which some pages were
     /// restored is as complete as before.
     async fn restore(&self, bucket: &StoredBucket, rows: &[Rows]) -> Result<(), MaintainError> {
-        let removed = || {
-            bucket
-                .pages
-                .iter()
-                .zip(rows)
-                .filter(|(page, _)| page.readings_removed)
-        };
+        let removed = || removed_pages(bucket, rows);
         let mut rest = Rows::default();
         removed().for_each(|(_, rows)| rest.append(rows));
         for (page, _) in removed() {
@@ -374,6 +368,15 @@ impl Run<'_> {
         let result = self.all.buckets.update_one(filter, change).await;
         Ok(result.map_err(failed("changing a page"))?.matched_count == 1)
     }
+}
+
+/// The pages whose readings were removed, each with what is stored of it elsewhere.
+pub(super) fn removed_pages<'b>(
+    bucket: &'b StoredBucket,
+    rows: &'b [Rows],
+) -> impl Iterator<Item = (&'b StoredPage, &'b Rows)> {
+    let pages = bucket.pages.iter().zip(rows);
+    pages.filter(|(page, _)| page.readings_removed)
 }
 
 /// The change of a page that keeps these rows.

@@ -33,7 +33,7 @@ use futures_util::TryStreamExt;
 use mongodb::bson::{Document, RawDocumentBuf, doc};
 use tokio::time::Instant;
 
-use super::buckets::{Attempt, RETRY_PAUSE, TRIES, rewritten};
+use super::buckets::{Attempt, RETRY_PAUSE, TRIES, removed_pages, rewritten};
 use super::{LATEST_MAX, LATEST_MORE, RemoveOptions, Removed, Run, Selected, store_failed};
 use crate::Store;
 use crate::aliases::{ALIASES_MAX, AliasStore};
@@ -672,13 +672,7 @@ fn summary_only(sensor: &SensorId) -> String {
 
 /// Whether readings that a bucket counts are no longer stored. `rows`: what is stored of each page.
 fn is_incomplete(bucket: &StoredBucket, rows: &[Rows]) -> bool {
-    let removed = || {
-        bucket
-            .pages
-            .iter()
-            .zip(rows)
-            .filter(|(page, _)| page.readings_removed)
-    };
+    let removed = || removed_pages(bucket, rows);
     let counted: u64 = removed().map(|(page, _)| page.counted::<u64>()).sum();
     let found: u64 = removed().map(|(_, rows)| rows.len() as u64).sum();
     bucket.has_lost_measurements() || (bucket.measured.is_none() && counted > found)
