@@ -5,13 +5,19 @@ use super::super::Sensor;
 use super::*;
 
 impl Sim {
-    /// Without faults, all work must end in a bounded number of rounds. A bucket that retention
-    /// removed in part may have pages of both storage modes, which only the end of its quarantine
-    /// resolves; see [`Sim::give_up`].
+    /// Without faults, all work must end: what remains becomes less within a bounded number of
+    /// rounds. How many there are in all depends on the history, which may leave thousands of
+    /// entries in the journal and write them a row at a time. A bucket that retention removed in
+    /// part may have pages of both storage modes, which only the end of its quarantine resolves;
+    /// see [`Sim::give_up`].
     pub(super) fn drain(&mut self) {
         self.faulty = false;
-        for round in 0..30_000 {
-            let ms = if round < 20_000 { 10 } else { 1000 };
+        let mut least = self.remaining();
+        let mut stalled = 0;
+        let mut gives_up = false;
+        for round in 0.. {
+            gives_up |= stalled >= 20_000;
+            let ms = if gives_up { 1000 } else { 10 };
             self.now = Now {
                 wall_ms: self.now.wall_ms + ms,
                 mono_ms: self.now.mono_ms + ms as u64,
@@ -34,24 +40,38 @@ impl Sim {
                     self.respond(i);
                 }
             }
-            if round >= 20_000 {
+            if gives_up {
                 self.give_up();
             }
+            self.keep_given_up();
             self.settle_outcomes();
-            let rest = |p: &Process| p.backlog.is_empty() && p.shards.iter().all(Shard::empty);
-            if self.abandoned.is_empty()
-                && self.conversions.is_empty()
-                && self.instances.iter().all(|i| rest(&i.process))
-            {
+            let remaining = self.remaining();
+            if remaining == (0, 0) {
                 return;
             }
+            stalled = if remaining < least { 0 } else { stalled + 1 };
+            least = least.min(remaining);
             assert!(
-                round < 29_999,
-                "seed {}: not at rest: {:?}",
+                stalled < 30_000,
+                "seed {}: no progress: {remaining:?}: {:?}",
                 self.seed,
                 self.instances[0].process.shards
             );
         }
+    }
+
+    /// What must still be done: first what feeds the shards or waits beside them, of which nothing
+    /// new comes without faults; then the readings in the shards, which increase only when the
+    /// first decreases.
+    fn remaining(&self) -> (usize, usize) {
+        let processes = || self.instances.iter().map(|i| &i.process);
+        let backlog: usize = processes().map(|p| p.backlog.len()).sum();
+        let shards = processes().flat_map(|p| &p.shards);
+        let readings = shards.map(|shard| shard.usage().readings).sum();
+        (
+            self.abandoned.len() + self.conversions.len() + backlog,
+            readings,
+        )
     }
 
     /// The oracle.
@@ -150,8 +170,7 @@ impl Sim {
         }
     }
 
-    /// The end of the quarantine: rows that still fail then become dead letters. Without faults,
-    /// that happens only to expired buckets.
+    /// Lets the quarantine end: rows that still fail then are given up.
     fn give_up(&mut self) {
         for shard in self
             .instances
@@ -161,6 +180,11 @@ impl Sim {
             shard.set_store_answers(true);
             shard.note_pages_written(u64::MAX);
         }
+    }
+
+    /// Rows that were given up become dead letters. Without faults, that happens only to expired
+    /// buckets.
+    fn keep_given_up(&mut self) {
         for rejected in std::mem::take(&mut self.given_up) {
             for row in rejected.rows.iter() {
                 let start = Span::HOUR.floor(row.ts_ms);
