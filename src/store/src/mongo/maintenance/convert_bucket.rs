@@ -16,6 +16,7 @@ use crate::mongo::document::tags_document;
 use crate::mongo::error::command_code;
 use crate::mongo::maintenance::repair::{is_duplicate, page_document, unchanged_filter};
 use crate::mongo::read::bucket_reader::{Collections, failed, measured_in, value_bson};
+use crate::mongo::write::recompute_summary::Applied;
 use model::summary::PAGE_SUMMARY_BYTES_MAX;
 use model::{BucketKey, StorageMode};
 
@@ -62,8 +63,8 @@ impl Collections {
                 }
                 Request::Replace(replacement) => {
                     match self.replace(&key, replacement, on_step).await? {
-                        true => Answer::Replaced,
-                        false => Answer::Changed,
+                        Applied::Yes => Answer::Replaced,
+                        Applied::Conflict => Answer::Changed,
                     }
                 }
                 Request::RemoveMeasurements { end_ms } => {
@@ -83,17 +84,19 @@ impl Collections {
         }
     }
 
-    /// Folds the stray pages of a time-series bucket into measurements; returns `false` if another
-    /// writer changed the bucket.
+    /// Folds the stray pages of a time-series bucket into measurements.
     pub(crate) async fn fold(
         &self,
         bucket: &StoredBucket,
         page: PageSize,
-    ) -> Result<bool, MaintainError> {
+    ) -> Result<Applied, MaintainError> {
         let settings = one_attempt(StorageMode::TimeSeries, page);
         let conversion = Conversion::new(bucket.key.clone(), settings);
         let concluded = self.convert(conversion, &|_, _| Ok(())).await?;
-        Ok(matches!(concluded, Conclusion::Done(_)))
+        Ok(match concluded {
+            Conclusion::Done(_) => Applied::Yes,
+            _ => Applied::Conflict,
+        })
     }
 
     async fn insert_measurements(
@@ -114,21 +117,20 @@ impl Collections {
         inserted.map(drop).map_err(failed("inserting measurements"))
     }
 
-    /// Replaces the documents of a bucket if all of them are unchanged; returns `false` if one has
-    /// changed since it was read.
+    /// Replaces the documents of a bucket if all of them are unchanged.
     async fn replace(
         &self,
         key: &BucketKey,
         Replacement { old, new }: &Replacement,
         on_step: StepHook<'_>,
-    ) -> Result<bool, MaintainError> {
+    ) -> Result<Applied, MaintainError> {
         let what = failed("replacing the documents of a bucket");
         let mut guards = old.pages.iter().map(|page| unchanged_filter(key, page));
         let mut documents = (0..)
             .zip(new)
             .map(|(number, page)| raw(&page_document(old, number, page)));
         let (Some(guard), Some(head)) = (guards.next(), documents.next()) else {
-            return Ok(false);
+            return Ok(Applied::Conflict);
         };
         let head = head?;
         let removed: Vec<Document> = guards.collect();
@@ -136,7 +138,7 @@ impl Collections {
         if removed.is_empty() && inserted.is_empty() {
             on_step(Step::Swapping, key)?;
             let replaced = self.buckets.replace_one(guard, head).await;
-            return Ok(replaced.map_err(&what)?.matched_count == 1);
+            return Ok(Applied::to_one(replaced.map_err(&what)?.matched_count));
         }
         let mut session = self.buckets.client().start_session().await.map_err(&what)?;
         let begun = session
@@ -150,9 +152,9 @@ impl Collections {
             .statements(&mut session, guard, head, removed, inserted)
             .await;
         let done = match sent {
-            Ok(true) => {
+            Ok(Applied::Yes) => {
                 on_step(Step::Swapping, key)?;
-                commit(&mut session).await
+                commit(&mut session).await.map(|()| Applied::Yes)
             }
             other => {
                 // An uncommitted transaction has no effect; if this abort does not reach the
@@ -162,7 +164,9 @@ impl Collections {
             }
         };
         match done {
-            Err(error) if error.contains_label(TRANSIENT_TRANSACTION_ERROR) => Ok(false),
+            Err(error) if error.contains_label(TRANSIENT_TRANSACTION_ERROR) => {
+                Ok(Applied::Conflict)
+            }
             Err(error) if command_code(&error) == Some(ILLEGAL_OPERATION) => Err(MaintainError::Refused(
                 "the server does not support transactions, which a bucket of several pages needs: \
                  make it a replica set (one member is enough)"
@@ -179,7 +183,7 @@ impl Collections {
         head: RawDocumentBuf,
         removed: Vec<Document>,
         inserted: Vec<RawDocumentBuf>,
-    ) -> mongodb::error::Result<bool> {
+    ) -> mongodb::error::Result<Applied> {
         if self
             .buckets
             .replace_one(filter, head)
@@ -188,7 +192,7 @@ impl Collections {
             .matched_count
             != 1
         {
-            return Ok(false);
+            return Ok(Applied::Conflict);
         }
         for filter in removed {
             if self
@@ -199,32 +203,32 @@ impl Collections {
                 .deleted_count
                 != 1
             {
-                return Ok(false);
+                return Ok(Applied::Conflict);
             }
         }
         for page in inserted {
             match self.buckets.insert_one(page).session(&mut *session).await {
                 Ok(_) => {}
                 // Another writer inserted this page; the next attempt reads it.
-                Err(e) if is_duplicate(&e) => return Ok(false),
+                Err(e) if is_duplicate(&e) => return Ok(Applied::Conflict),
                 Err(e) => return Err(e),
             }
         }
-        Ok(true)
+        Ok(Applied::Yes)
     }
 }
 
 /// The error code of a standalone server that is sent a transaction.
 const ILLEGAL_OPERATION: i32 = 20;
 
-async fn commit(session: &mut ClientSession) -> mongodb::error::Result<bool> {
+async fn commit(session: &mut ClientSession) -> mongodb::error::Result<()> {
     for _ in 1..COMMITS {
         match session.commit_transaction().await {
             Err(error) if error.contains_label(UNKNOWN_TRANSACTION_COMMIT_RESULT) => {}
-            done => return done.map(|()| true),
+            done => return done,
         }
     }
-    session.commit_transaction().await.map(|()| true)
+    session.commit_transaction().await
 }
 
 fn raw(document: &Document) -> Result<RawDocumentBuf, MaintainError> {

@@ -66,7 +66,7 @@ use crate::mongo::maintenance::drop_duplicates::Dropped;
 use crate::mongo::read::bucket_reader::{
     Collections, MeasurementsFound, failed, find_measurements, key_of, page_id,
 };
-use crate::mongo::write::recompute_summary::{Rewrite, SummaryRecompute};
+use crate::mongo::write::recompute_summary::{Applied, Rewrite, SummaryRecompute};
 use model::{BucketKey, BucketStart, StorageMode};
 
 /// Pause before buckets that differ are read again, if measurements may be ahead of their document.
@@ -307,7 +307,7 @@ impl Run<'_> {
             if left.iter().all(|f| self.why_not(&bucket, f).is_some()) {
                 break;
             }
-            if !self.repair(&bucket, &left).await? {
+            if self.repair(&bucket, &left).await? == Applied::Conflict {
                 tokio::time::sleep(RETRY_PAUSE * n).await;
             }
             bucket = self.read_again(&key, reason).await?;
@@ -395,12 +395,12 @@ impl Run<'_> {
         }
     }
 
-    /// Repairs what it can; returns `false` if a statement collided with another writer.
+    /// Repairs what it can.
     async fn repair(
         &mut self,
         bucket: &StoredBucket,
         findings: &[Finding],
-    ) -> Result<bool, MaintainError> {
+    ) -> Result<Applied, MaintainError> {
         match bucket.storage_mode() {
             StorageMode::TimeSeries => self.repair_series(bucket, findings).await,
             StorageMode::Bucket => self.repair_pages(bucket, findings).await,
@@ -411,32 +411,27 @@ impl Run<'_> {
         &mut self,
         bucket: &StoredBucket,
         findings: &[Finding],
-    ) -> Result<bool, MaintainError> {
+    ) -> Result<Applied, MaintainError> {
         if bucket.strays().next().is_some() {
             // This also rewrites the documents from the measurements.
             return self.all.fold(bucket, self.options.page).await;
         }
-        let mut gaps = bucket.gaps().into_iter().peekable();
-        if gaps.peek().is_some() && !bucket.pages.is_empty() {
-            let mut applied = true;
-            for page in gaps {
-                applied &= self.all.fill_gap(bucket, page).await?;
-            }
-            return Ok(applied);
+        if !bucket.gaps().is_empty() {
+            return self.fill_gaps(bucket).await;
         }
         let repairable = |f: &&Finding| self.why_not(bucket, f).is_none();
         if bucket.pages.is_empty() || findings.iter().filter(repairable).any(|f| f.page.is_some()) {
             // Uses as many pages as needed, under their guards; fails after repeated collisions
             // with writers.
             self.recompute(bucket).await?;
-            return Ok(true);
+            return Ok(Applied::Yes);
         }
         if !findings
             .iter()
             .filter(repairable)
             .any(|f| matches!(f.kind, Kind::Duplicates { .. }))
         {
-            return Ok(true);
+            return Ok(Applied::Yes);
         }
         let dropped = self.all.drop_measured(bucket, self.options.page).await?;
         if dropped == Dropped::Deleted {
@@ -444,7 +439,18 @@ impl Run<'_> {
         }
         self.converted += u64::from(dropped == Dropped::Converted);
         self.no_transactions = dropped == Dropped::NoTransactions;
-        Ok(dropped != Dropped::Again)
+        Ok(match dropped {
+            Dropped::Again => Applied::Conflict,
+            _ => Applied::Yes,
+        })
+    }
+
+    async fn fill_gaps(&self, bucket: &StoredBucket) -> Result<Applied, MaintainError> {
+        let mut all = Applied::Yes;
+        for page in bucket.gaps() {
+            all = all.and(self.all.fill_gap(bucket, page).await?);
+        }
+        Ok(all)
     }
 
     async fn recompute(&self, bucket: &StoredBucket) -> Result<(), MaintainError> {
@@ -456,11 +462,8 @@ impl Run<'_> {
         &self,
         bucket: &StoredBucket,
         findings: &[Finding],
-    ) -> Result<bool, MaintainError> {
-        let mut applied = true;
-        for page in bucket.gaps() {
-            applied &= self.all.fill_gap(bucket, page).await?;
-        }
+    ) -> Result<Applied, MaintainError> {
+        let mut all = self.fill_gaps(bucket).await?;
         // Readings of earlier pages; a rewritten page adds its own.
         let mut seen = HashSet::new();
         for page in &bucket.pages {
@@ -473,18 +476,19 @@ impl Run<'_> {
             let rewrite = of_page().any(|k| !matches!(k, Kind::NotSealed | Kind::MissingPage));
             let drop = of_page().any(|k| matches!(k, Kind::Duplicates { .. }));
             if rewrite && drop {
-                applied &= self.all.rewrite(&bucket.key, page, Some(&mut seen)).await?;
+                let rewritten = self.all.rewrite(&bucket.key, page, Some(&mut seen));
+                all = all.and(rewritten.await?);
                 continue;
             }
             without_duplicates(&page.rows, &mut seen);
             if rewrite {
-                applied &= self.all.rewrite(&bucket.key, page, None).await?;
+                all = all.and(self.all.rewrite(&bucket.key, page, None).await?);
             } else if of_page().any(|k| matches!(k, Kind::NotSealed)) {
                 // After a rewrite the guard would fail; the next attempt seals it.
-                applied &= self.all.seal(&bucket.key, page).await?;
+                all = all.and(self.all.seal(&bucket.key, page).await?);
             }
         }
-        Ok(applied)
+        Ok(all)
     }
 }
 

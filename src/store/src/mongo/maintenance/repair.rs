@@ -12,6 +12,7 @@ use crate::mongo::document::{is_set, summary_document, tags_document};
 use crate::mongo::error::{StatementError, command_code, statement_error};
 use crate::mongo::pack::{CONVERTED, GATE, SCHEMA_VERSION, SERIES};
 use crate::mongo::read::bucket_reader::{Collections, failed, page_id, value_bson};
+use crate::mongo::write::recompute_summary::Applied;
 use model::{BucketKey, Rows, StorageMode};
 
 /// A filter that matches a page only if it is exactly as it was read: same version, seal and
@@ -96,17 +97,14 @@ pub(crate) fn page_document(bucket: &StoredBucket, number: u32, page: &NewPage) 
     document
 }
 
-/// Whether the change was applied: `false` if the document had changed since it was read.
-pub(crate) type Applied = Result<bool, MaintainError>;
-
 impl Collections {
-    async fn set(&self, filter: Document, set: Document) -> Applied {
+    async fn set(&self, filter: Document, set: Document) -> Result<Applied, MaintainError> {
         let result = self
             .buckets
             .update_one(filter, doc! { "$set": set, "$unset": { GATE: "" } })
             .await
             .map_err(failed("repairing a page"))?;
-        Ok(result.matched_count == 1)
+        Ok(Applied::to_one(result.matched_count))
     }
 
     /// Corrects the count, the times and the summary of a page. With `drop`, first removes the
@@ -120,7 +118,7 @@ impl Collections {
         key: &BucketKey,
         page: &StoredPage,
         drop: Option<&mut HashSet<model::ReadingKey>>,
-    ) -> Applied {
+    ) -> Result<Applied, MaintainError> {
         let kept = drop
             .filter(|_| page.unreadable == 0)
             .map(|seen| without_duplicates(&page.rows, seen));
@@ -138,16 +136,24 @@ impl Collections {
     }
 
     /// Seals a page that has a successor.
-    pub(crate) async fn seal(&self, key: &BucketKey, page: &StoredPage) -> Applied {
+    pub(crate) async fn seal(
+        &self,
+        key: &BucketKey,
+        page: &StoredPage,
+    ) -> Result<Applied, MaintainError> {
         self.set(unchanged_filter(key, page), doc! { "has_overflow": true })
             .await
     }
 
     /// Inserts an empty sealed page in place of a missing one, so that the pages after it are found
     /// again.
-    pub(crate) async fn fill_gap(&self, bucket: &StoredBucket, page: u32) -> Applied {
+    pub(crate) async fn fill_gap(
+        &self,
+        bucket: &StoredBucket,
+        page: u32,
+    ) -> Result<Applied, MaintainError> {
         let Some(next) = bucket.pages.iter().find(|p| p.page > page) else {
-            return Ok(false);
+            return Ok(Applied::Conflict);
         };
         // Times within those of the bucket: the view uses the earliest and the latest of all pages.
         let ts_ms = next.first_ts_ms.unwrap_or(bucket.key.start.0);
@@ -170,17 +176,17 @@ impl Collections {
         bucket: &StoredBucket,
         number: u32,
         page: &NewPage,
-    ) -> Applied {
+    ) -> Result<Applied, MaintainError> {
         self.insert(page_document(bucket, number, page)).await
     }
 
-    async fn insert(&self, document: Document) -> Applied {
+    async fn insert(&self, document: Document) -> Result<Applied, MaintainError> {
         let raw = RawDocumentBuf::try_from(&document)
             .map_err(|e| MaintainError::Server(e.to_string()))?;
         match self.buckets.insert_one(raw).await {
-            Ok(_) => Ok(true),
-            // Another writer inserted it first: read again.
-            Err(error) if is_duplicate(&error) => Ok(false),
+            Ok(_) => Ok(Applied::Yes),
+            // Another writer inserted it first.
+            Err(error) if is_duplicate(&error) => Ok(Applied::Conflict),
             Err(error) => Err(failed("inserting a page")(error)),
         }
     }

@@ -140,12 +140,31 @@ pub(crate) enum Rewrite {
     Always,
 }
 
-/// Whether a statement was applied.
+/// What became of a change that needs its documents as they were read.
+#[must_use]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Applied {
+pub(crate) enum Applied {
     Yes,
-    /// The page has changed since it was read.
+    /// Another writer has changed one since: read it again.
     Conflict,
+}
+
+impl Applied {
+    /// Of a statement for one document, by how many it has found.
+    pub(crate) fn to_one(found: u64) -> Applied {
+        match found {
+            1 => Applied::Yes,
+            _ => Applied::Conflict,
+        }
+    }
+
+    /// Of both changes.
+    pub(crate) fn and(self, other: Applied) -> Applied {
+        match self {
+            Applied::Yes => other,
+            Applied::Conflict => Applied::Conflict,
+        }
+    }
 }
 
 /// Recomputes summaries in `sensor_buckets` from `sensor_readings`.

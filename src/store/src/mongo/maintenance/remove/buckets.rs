@@ -18,6 +18,7 @@ use crate::mongo::maintenance::convert_bucket::one_attempt;
 use crate::mongo::maintenance::repair::{counted, readings, unchanged_filter};
 use crate::mongo::pack::GATE;
 use crate::mongo::read::bucket_reader::failed;
+use crate::mongo::write::recompute_summary::Applied;
 use crate::reading::PageQuery;
 use model::rows::Row;
 use model::{BucketKey, Rows, SensorId, StorageMode};
@@ -323,10 +324,8 @@ impl Run<'_> {
         pages.sort_by_key(|(_, left)| left.is_changed());
         for (page, left) in pages {
             let change = rewritten(bucket, page, &left.rows);
-            if !self
-                .set(unchanged_filter(&bucket.key, page), change)
-                .await?
-            {
+            let set = self.set(unchanged_filter(&bucket.key, page), change);
+            if set.await? == Applied::Conflict {
                 return Ok(Attempt::changing());
             }
         }
@@ -349,24 +348,23 @@ impl Run<'_> {
                 "$set": { "readings": readings(&some) },
                 "$unset": { GATE: "", "readings_removed": "" },
             };
-            if !self
-                .set(unchanged_filter(&bucket.key, page), change)
-                .await?
-            {
+            let set = self.set(unchanged_filter(&bucket.key, page), change);
+            if set.await? == Applied::Conflict {
                 return Ok(());
             }
         }
         Ok(())
     }
 
-    /// Changes a page; `false` if it is not as it was read.
+    /// Changes a page.
     pub(super) async fn set(
         &self,
         filter: Document,
         change: Document,
-    ) -> Result<bool, MaintainError> {
+    ) -> Result<Applied, MaintainError> {
         let result = self.all.buckets.update_one(filter, change).await;
-        Ok(result.map_err(failed("changing a page"))?.matched_count == 1)
+        let result = result.map_err(failed("changing a page"))?;
+        Ok(Applied::to_one(result.matched_count))
     }
 }
 

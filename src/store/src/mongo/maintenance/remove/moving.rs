@@ -49,6 +49,7 @@ use crate::mongo::maintenance::convert::EVER;
 use crate::mongo::maintenance::repair::unchanged_filter;
 use crate::mongo::pack::GATE;
 use crate::mongo::read::bucket_reader::{failed, page_id};
+use crate::mongo::write::recompute_summary::Applied;
 use model::collections::{BUCKETS, CATALOG, COLUMNS, DAY_HOURS, DAYS, LATEST};
 use model::{Alias, Aliases, BucketKey, CatalogUpdate, LatestUpdate, Rows, SensorId, StorageMode};
 
@@ -376,7 +377,7 @@ impl Run<'_> {
         let tagged = from.pages.iter().rev().find(|page| !page.tags.is_empty());
         let tags = tagged.map(|page| page.tags.clone()).unwrap_or_default();
         for addition in additions(bucket, rest, &tags, self.options.page) {
-            let is_done = match addition {
+            let added = match addition {
                 Addition::Seal(page) => self.all.seal(&bucket.key, page).await?,
                 Addition::Create { number, page } => {
                     self.all.insert_page(bucket, number, &page).await?
@@ -394,7 +395,7 @@ impl Run<'_> {
                         .await?
                 }
             };
-            if !is_done {
+            if added == Applied::Conflict {
                 return Ok(Attempt::changing());
             }
         }
