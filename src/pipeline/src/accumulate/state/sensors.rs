@@ -398,7 +398,10 @@ impl Sensors {
         let mut forgotten = 0;
         for _ in 0..steps.min(self.entries.capacity()) {
             let slot = self.sweep_at;
-            self.sweep_at = (slot + 1) % self.entries.capacity();
+            self.sweep_at = match slot + 1 {
+                end if end >= self.entries.capacity() => 0,
+                next => next,
+            };
             let Some(Entry { sensor, buckets }) = self.entries.get_mut(slot) else {
                 continue;
             };
