@@ -13,6 +13,7 @@ mod compare;
 mod disk;
 mod drive;
 mod http;
+mod instructions;
 mod latency;
 mod mqtt;
 mod pair;
@@ -154,6 +155,10 @@ enum Command {
         /// Run and compare all phases, not only the first
         #[arg(long)]
         each_phase: bool,
+        /// Count instructions with valgrind instead, which other load on the machine changes little:
+        /// two short runs with each binary
+        #[arg(long, conflicts_with_all = ["rounds", "each_phase", "short"])]
+        instructions: bool,
         /// Run a short version of the scenario, to see that everything works
         #[arg(long)]
         short: bool,
@@ -272,6 +277,7 @@ async fn command(command: Command) -> Result<bool, Failure> {
             settings,
             rounds,
             each_phase,
+            instructions,
             short,
             recording: Recording { record, note },
         } => {
@@ -284,8 +290,13 @@ async fn command(command: Command) -> Result<bool, Failure> {
             let before = options(before, BTreeMap::new());
             let after = options(after, settings.into_iter().collect());
             let machine = record::Machine::now();
-            let pair = pair::run(&spec, short, [before, after], rounds, each_phase).await?;
-            let lines = pair.markdown();
+            let lines = match instructions {
+                true => instructions::run(&spec, [before, after]).await?,
+                false => {
+                    let pair = pair::run(&spec, short, [before, after], rounds, each_phase).await?;
+                    pair.markdown()
+                }
+            };
             lines.iter().for_each(|line| print_line(line));
             if record {
                 record::append(&machine, short, &note, &lines)?;
