@@ -103,6 +103,7 @@ impl FieldSchemas {
     }
 
     /// The schema for an index of [`super::ReadingRef::schema`].
+    #[inline]
     pub fn intern(&mut self, batch: &ReadingBatch, index: u32) -> &Arc<FieldSchema> {
         let names = &mut self.names;
         let table = &mut self.table;

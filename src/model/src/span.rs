@@ -29,11 +29,13 @@ impl Span {
     }
 
     /// The bucket of `ts_ms`. Rounds towards the past, also before 1970.
+    #[inline]
     pub fn floor(self, ts_ms: i64) -> BucketStart {
         BucketStart(ts_ms.div_euclid(self.0) * self.0)
     }
 
     /// The end of a bucket, exclusive, in milliseconds since 1970.
+    #[inline]
     pub fn end(self, start: BucketStart) -> i64 {
         start.0 + self.0
     }

@@ -86,6 +86,7 @@ impl Running {
         running
     }
 
+    #[inline]
     fn add(&mut self, v: Number) {
         if v.order(self.min).is_lt() {
             self.min = v;

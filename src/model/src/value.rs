@@ -88,6 +88,7 @@ impl ValueRef<'_> {
 
     /// Appends the compact form: a kind byte, then 8 bytes for a number, nothing for a boolean, or
     /// length (u32) and bytes for a string. All numbers are little-endian.
+    #[inline]
     pub(super) fn encode(self, out: &mut Vec<u8>) {
         match self {
             ValueRef::Double(v) => {
@@ -226,6 +227,7 @@ pub(super) struct Cursor<'a> {
 }
 
 impl<'a> Cursor<'a> {
+    #[inline]
     pub(super) fn take(&mut self, n: usize) -> Option<&'a [u8]> {
         let (head, tail) = self.rest.split_at_checked(n)?;
         self.rest = tail;
@@ -238,26 +240,32 @@ impl<'a> Cursor<'a> {
         Some(*head)
     }
 
+    #[inline]
     pub(super) fn u8(&mut self) -> Option<u8> {
         self.array::<1>().map(|b| b[0])
     }
 
+    #[inline]
     pub(super) fn u16(&mut self) -> Option<u16> {
         self.array().map(u16::from_le_bytes)
     }
 
+    #[inline]
     pub(super) fn u32(&mut self) -> Option<u32> {
         self.array().map(u32::from_le_bytes)
     }
 
+    #[inline]
     pub(super) fn i64(&mut self) -> Option<i64> {
         self.array().map(i64::from_le_bytes)
     }
 
+    #[inline]
     pub(super) fn text(&mut self, n: usize) -> Option<&'a str> {
         std::str::from_utf8(self.take(n)?).ok()
     }
 
+    #[inline]
     pub(super) fn value(&mut self) -> Option<ValueRef<'a>> {
         Some(match self.u8()? {
             ValueRef::TAG_DOUBLE => ValueRef::Double(f64::from_le_bytes(self.array()?)),

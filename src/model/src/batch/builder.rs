@@ -263,6 +263,7 @@ impl BatchBuilder {
     /// # Errors
     /// A duplicate name, too many values or names, or too large a batch. The reading can still be
     /// committed without this value, or aborted.
+    #[inline]
     pub fn value(&mut self, name: &str, value: ValueRef<'_>) -> Result<(), BuildError> {
         if self.used.len() >= self.values_max {
             return Err(BuildError::TooManyFields);
@@ -277,10 +278,12 @@ impl BatchBuilder {
     }
 
     /// Sets [`repeat`](super::ReadingRef::repeat) of the current reading.
+    #[inline]
     pub fn repeats(&mut self, repeat: u32) {
         self.repeat = repeat;
     }
 
+    #[inline]
     fn put(&mut self, value: ValueRef<'_>) {
         self.numbers += u8::from(value.is_number());
         value.encode(&mut self.values);
@@ -294,6 +297,7 @@ impl BatchBuilder {
     }
 
     /// Adds the value of the next field of the schema; see [`BatchBuilder::begin_like`].
+    #[inline]
     pub fn next_value(&mut self, value: ValueRef<'_>) {
         self.put(value);
     }
@@ -399,7 +403,9 @@ impl BatchBuilder {
             records.extend_from_slice(value.as_bytes());
         }
         records.extend_from_slice(&self.values);
-        records.extend_from_slice(&self.repeat.to_le_bytes()[..repeat_bytes]);
+        if self.repeat > 0 {
+            records.extend_from_slice(&self.repeat.to_le_bytes());
+        }
         self.batch.places.push(RowPosition {
             offset,
             hash: stable_hash(sensor_id),
@@ -559,6 +565,7 @@ impl BatchBuilder {
 
     /// Interns a name. Guesses first that it is the name at the same position of the previous
     /// reading.
+    #[inline]
     fn intern(&mut self, name: &str) -> Result<u16, BuildError> {
         let names = &self.batch.names;
         if let Some(&guess) = self.last.get(self.used.len())

@@ -275,6 +275,7 @@ impl ReadingBatch {
 
     /// The reading at an offset of [`ReadingBatch::places`]. Other offsets give `None` or an
     /// invalid reading.
+    #[inline]
     pub fn at(&self, offset: u32) -> Option<ReadingRef<'_>> {
         self.parse(offset as usize).map(|(reading, _)| reading)
     }
@@ -393,6 +394,7 @@ impl ReadingBatch {
         (batch.len() == count).then_some(batch)
     }
 
+    #[inline]
     fn parse(&self, at: usize) -> Option<(ReadingRef<'_>, usize)> {
         let mut cursor = Cursor {
             rest: self.records.get(at..).filter(|rest| !rest.is_empty())?,

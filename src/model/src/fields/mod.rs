@@ -389,12 +389,21 @@ impl FieldGuard {
 
 /// The stored name of a field or tag: `.`, NUL and a leading `$` become `_`, the empty name becomes
 /// `_`, and `ts`, `meta` and `_id`, which the documents use, get a leading `_`.
+#[inline]
 pub fn stored_name(raw: &str) -> Cow<'_, str> {
-    let reserved = |name: &str| matches!(name, "ts" | "meta" | "_id");
     let bad_char = raw.bytes().any(|b| b == b'.' || b == 0) || raw.starts_with('$');
-    if !bad_char && !raw.is_empty() && !reserved(raw) {
-        return Cow::Borrowed(raw);
+    if bad_char || raw.is_empty() || is_reserved(raw) {
+        return Cow::Owned(renamed(raw));
     }
+    Cow::Borrowed(raw)
+}
+
+#[inline]
+fn is_reserved(name: &str) -> bool {
+    matches!(name, "ts" | "meta" | "_id")
+}
+
+fn renamed(raw: &str) -> String {
     let mut name: String = raw
         .chars()
         .map(|c| if c == '.' || c == '\0' { '_' } else { c })
@@ -403,8 +412,8 @@ pub fn stored_name(raw: &str) -> Cow<'_, str> {
         name.replace_range(..name.len().min(1), "_");
     }
     // After replacing characters, because `$id` has become `_id`.
-    if reserved(&name) {
+    if is_reserved(&name) {
         name.insert(0, '_');
     }
-    Cow::Owned(name)
+    name
 }

@@ -97,6 +97,7 @@ pub struct Row<'a> {
 
 impl<'a> Row<'a> {
     /// Fields (indexes into [`Rows::fields`]) and values, in received order.
+    #[inline]
     pub fn values(&self) -> impl Iterator<Item = (u32, ValueRef<'a>)> + use<'a> {
         let fields = self.fields;
         let field = move |i: usize| fields.map_or(i as u32, |f| f[i]);
@@ -106,6 +107,7 @@ impl<'a> Row<'a> {
     }
 
     /// Field names and values, in received order.
+    #[inline]
     pub fn named(&self) -> impl Iterator<Item = (&'a str, ValueRef<'a>)> + use<'a> {
         let names = self.schema.names().iter().map(|name| &**name);
         names.zip(self.unnamed())
@@ -128,6 +130,7 @@ impl<'a> Row<'a> {
     }
 
     /// Size of this row as a BSON document.
+    #[inline]
     pub fn stored_bytes(&self) -> u64 {
         let payload_bytes = if self.is_packed {
             packed::usual_bytes(self.payload)
@@ -181,6 +184,7 @@ impl Rows {
     }
 
     /// Memory use of the rows, in bytes.
+    #[inline]
     pub fn memory_bytes(&self) -> usize {
         self.data.memory_bytes() + self.schemas.memory_bytes()
     }
@@ -198,6 +202,7 @@ impl Rows {
 
     /// The earliest time, in milliseconds since 1970; after [`Rows::take_front`] only a lower
     /// bound. Undefined if empty.
+    #[inline]
     pub fn first_ts_ms(&self) -> i64 {
         match self.span_ms {
             LONG => self.iter().map(|row| row.ts_ms).min().unwrap_or_default(),
@@ -466,6 +471,7 @@ fn rows<'a>(schemas: &'a RowSchemas, data: &'a ChunkedBuffer) -> impl Iterator<I
 }
 
 /// Parses the row at the start of `rest` and advances `rest`.
+#[inline]
 fn next_row<'a>(schemas: &'a RowSchemas, rest: &mut &'a [u8]) -> Option<Row<'a>> {
     let mut cursor = Cursor { rest };
     let head = Head::parse(&mut cursor)?;
@@ -501,6 +507,7 @@ struct Head {
 
 impl Head {
     /// `None` at the end of the rows.
+    #[inline]
     fn parse(cursor: &mut Cursor<'_>) -> Option<Head> {
         let ts_ms = cursor.i64()?;
         let flags = cursor.u8()?;

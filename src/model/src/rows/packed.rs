@@ -64,6 +64,7 @@ pub(super) fn pack<'a>(payload: &[u8], out: &'a mut Buffer) -> Option<&'a [u8]> 
 }
 
 /// The next value, packed or not; `None` at the end.
+#[inline]
 pub(super) fn value<'a>(cursor: &mut Cursor<'a>) -> Option<ValueRef<'a>> {
     let rest = cursor.rest;
     let &first = rest.first()?;

@@ -90,6 +90,7 @@ impl RowSchemas {
         }
     }
 
+    #[inline]
     pub(super) fn get(&self, index: u32) -> Option<(&Arc<FieldSchema>, Option<&[u32]>)> {
         match self {
             RowSchemas::One(schema) if index == 0 => Some((schema, None)),
@@ -177,6 +178,7 @@ impl RowSchemas {
 
     /// Memory use in bytes, without the schemas and names, which are shared. Queried for every
     /// reading.
+    #[inline]
     pub(super) fn memory_bytes(&self) -> usize {
         match self {
             RowSchemas::None | RowSchemas::One(_) => 0,
