@@ -307,6 +307,7 @@ fn with_config(
         Ok(runtime) => runtime,
         Err(error) => return fail(format!("cannot start the runtime: {error}")),
     };
+    let is_service = matches!(command, Command::Run);
     let code = match command {
         Command::Run => match self::runtime(|| priority::lower_own(priority::STORING), on_idle) {
             Ok(storing) => {
@@ -364,8 +365,12 @@ fn with_config(
             })),
         _ => runtime.block_on(check_all(&loaded)),
     };
-    // Does not wait for blocking work such as a name lookup or a driver task.
-    runtime.shutdown_timeout(SHUTDOWN_WAIT);
+    match is_service {
+        true => runtime.shutdown_timeout(SHUTDOWN_WAIT),
+        // A task of the driver, such as one that ends a cursor, panics if the pool that it asks for a
+        // connection was dropped before it. So none is dropped: they end with the process.
+        false => std::mem::forget(runtime),
+    }
     code
 }
 
