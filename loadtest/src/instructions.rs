@@ -4,9 +4,10 @@
 
 use std::fmt::Write as _;
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use crate::Failure;
+use crate::pair::Pair;
 use crate::parts::program;
 use crate::run::{self, Options};
 use crate::spec::{Phase, Spec};
@@ -15,30 +16,16 @@ use crate::spec::{Phase, Spec};
 const FEW: u64 = 100_000;
 const MANY: u64 = 300_000;
 
-/// Runs the first phase of the scenario with so few readings, and returns the result as Markdown.
+/// Sends so few readings of the scenario with each binary.
 ///
 /// # Errors
-/// There is no valgrind; a run failed, or lost or duplicated a reading.
-pub(crate) async fn run(
-    spec: &Path,
-    [before, after]: [Options; 2],
-) -> Result<Vec<String>, Failure> {
+/// Valgrind is not installed, or a run failed, lost a reading or stored one twice.
+pub(crate) async fn run(spec: &Path, [before, after]: [Options; 2]) -> Result<Pair, Failure> {
     let spec = run::find_spec(spec, false)?;
     let before = per_reading(&spec, &before).await?;
     let after = per_reading(&spec, &after).await?;
-    Ok(vec![
-        format!(
-            "`pair {} --instructions`: those of the service for a reading, counted by callgrind.",
-            spec.name
-        ),
-        String::new(),
-        "| | before | after | after / before |".to_owned(),
-        "|---|---|---|---|".to_owned(),
-        format!(
-            "| instructions per reading | {before:.0} | {after:.0} | {:.3} |",
-            after / before
-        ),
-    ])
+    let what = "service instructions per reading";
+    Ok(Pair::single(&spec.name, what, [before, after]))
 }
 
 async fn per_reading(spec: &Spec, options: &Options) -> Result<f64, Failure> {
@@ -93,7 +80,7 @@ impl Counted {
 
 /// A script that runs the service under callgrind.
 fn wrapper(binary: &Path, counts: &Path) -> Result<String, Failure> {
-    let valgrind: PathBuf = program("HOURBUCKET_VALGRIND", "valgrind")
+    let valgrind = program("HOURBUCKET_VALGRIND", "valgrind")
         .ok_or("valgrind is required: apt-get install valgrind")?;
     let quoted = |path: &Path| format!("'{}'", path.display().to_string().replace('\'', r"'\''"));
     let mut script = "#!/bin/sh\n".to_owned();

@@ -290,13 +290,12 @@ async fn command(command: Command) -> Result<bool, Failure> {
             let before = options(before, BTreeMap::new());
             let after = options(after, settings.into_iter().collect());
             let machine = record::Machine::now();
-            let lines = match instructions {
-                true => instructions::run(&spec, [before, after]).await?,
-                false => {
-                    let pair = pair::run(&spec, short, [before, after], rounds, each_phase).await?;
-                    pair.markdown()
-                }
+            let both = [before, after];
+            let pair = match instructions {
+                true => instructions::run(&spec, both).await?,
+                false => pair::run(&spec, short, both, rounds, each_phase).await?,
             };
+            let lines = pair.markdown();
             lines.iter().for_each(|line| print_line(line));
             if record {
                 record::append(&machine, short, &note, &lines)?;

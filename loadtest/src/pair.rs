@@ -135,6 +135,16 @@ impl Runs {
 }
 
 impl Pair {
+    /// One figure of one run with each binary.
+    pub(crate) fn single(scenario: &str, figure: &str, [before, after]: [f64; 2]) -> Pair {
+        let run = |value| Runs(vec![vec![Figure::new(figure, value, 0)]]);
+        Pair {
+            scenario: scenario.to_owned(),
+            before: run(before),
+            after: run(after),
+        }
+    }
+
     /// The medians and their ratio, as Markdown.
     pub(crate) fn markdown(&self) -> Vec<String> {
         let mut lines = vec![
