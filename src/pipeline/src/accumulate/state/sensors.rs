@@ -398,9 +398,11 @@ impl Sensors {
         let mut forgotten = 0;
         for _ in 0..steps.min(self.entries.capacity()) {
             let slot = self.sweep_at;
-            self.sweep_at = match slot + 1 {
-                end if end >= self.entries.capacity() => 0,
-                next => next,
+            let next = slot + 1;
+            self.sweep_at = if next < self.entries.capacity() {
+                next
+            } else {
+                0
             };
             let Some(Entry { sensor, buckets }) = self.entries.get_mut(slot) else {
                 continue;
