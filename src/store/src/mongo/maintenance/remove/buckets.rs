@@ -368,7 +368,8 @@ impl Run<'_> {
     }
 }
 
-/// The pages whose readings were removed, each with what is stored of it elsewhere.
+/// The pages that have lost their readings, each with the rows that columns still have of it. `rows`: those
+/// of each page, from [`Run::rows_of`].
 pub(super) fn removed_pages<'b>(
     bucket: &'b StoredBucket,
     rows: &'b [Rows],
