@@ -76,14 +76,14 @@ struct Running {
 
 impl Running {
     fn first(v: Number) -> Running {
-        let mut running = Running {
+        let mut sum = Sum::default();
+        sum.add(v);
+        Running {
             min: v,
             max: v,
-            sum: Sum::default(),
-            count: 0,
-        };
-        running.add(v);
-        running
+            sum,
+            count: 1,
+        }
     }
 
     #[inline]
