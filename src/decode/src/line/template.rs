@@ -114,6 +114,8 @@ impl Template {
 
     /// Commits the line at `begin` if it matches this template, and returns its end. `series` is a
     /// buffer for an id.
+    // Inside its callers, its loop has fewer registers.
+    #[inline(never)]
     pub(super) fn fill(
         &self,
         text: &str,
