@@ -182,27 +182,36 @@ impl CheckpointFile {
 
     /// Call before the removal of segments that end at or before `end`, which is not after
     /// `unstored_from`. Writes the checkpoint, unless a synced one is late enough. If it cannot be
-    /// written, removes it, because an older one would call these segments lost; then returns true,
-    /// and the caller must sync the directory.
+    /// written, removes it, because an older one would call these segments lost.
     pub(super) fn before_removal(
         &mut self,
         fs: &dyn Fs,
         dir: &Path,
         end: u64,
         (unstored_from, synced_to): (u64, u64),
-    ) -> io::Result<bool> {
+    ) -> io::Result<BeforeRemoval> {
         let is_late = |writer: &Writer| writer.synced && end <= writer.last.unstored_from;
         if self.removed || self.writer.as_ref().is_some_and(is_late) {
-            return Ok(false);
+            return Ok(BeforeRemoval::Ready);
         }
         self.write(unstored_from, synced_to);
         if self.writer.is_some() {
-            return Ok(false);
+            return Ok(BeforeRemoval::Ready);
         }
         remove_existing(fs, &dir.join(NAME))?;
         self.removed = true;
-        Ok(true)
+        Ok(BeforeRemoval::SyncDirectory)
     }
+}
+
+/// What is left to do before segments are removed.
+#[must_use]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum BeforeRemoval {
+    /// Nothing: the checkpoint is late enough, or there is none.
+    Ready,
+    /// The checkpoint was removed; its directory must be synced.
+    SyncDirectory,
 }
 
 #[cfg(test)]
@@ -262,25 +271,28 @@ mod tests {
     fn a_removal_is_preceded_by_a_checkpoint_or_by_its_removal() {
         let dir = tempfile::tempdir().unwrap();
         let dir = dir.path();
+        let remove = |file: &mut CheckpointFile, end, sequences| {
+            file.before_removal(&RealFs, dir, end, sequences).unwrap()
+        };
         let mut file = CheckpointFile::open(&RealFs, dir, None);
         file.write(1, 9);
-        assert!(!file.before_removal(&RealFs, dir, 4, (5, 9)).unwrap());
+        assert_eq!(remove(&mut file, 4, (5, 9)), BeforeRemoval::Ready);
         let written = last(dir).unwrap();
         assert_eq!(written.unstored_from, 5);
         // Nothing to write for the next segment.
-        assert!(!file.before_removal(&RealFs, dir, 5, (7, 9)).unwrap());
+        assert_eq!(remove(&mut file, 5, (7, 9)), BeforeRemoval::Ready);
         assert_eq!(last(dir).unwrap().generation, written.generation);
         // A checkpoint that was only read may not be durable.
         let mut file = CheckpointFile::open(&RealFs, dir, last(dir));
-        assert!(!file.before_removal(&RealFs, dir, 5, (5, 9)).unwrap());
+        assert_eq!(remove(&mut file, 5, (5, 9)), BeforeRemoval::Ready);
         assert_eq!(last(dir).unwrap().generation, written.generation + 1);
         // A file that takes no byte, as on a full disk.
         std::fs::remove_file(dir.join(NAME)).unwrap();
         std::os::unix::fs::symlink("/dev/full", dir.join(NAME)).unwrap();
         let mut file = CheckpointFile::open(&RealFs, dir, None);
-        assert!(file.before_removal(&RealFs, dir, 8, (8, 9)).unwrap());
+        assert_eq!(remove(&mut file, 8, (8, 9)), BeforeRemoval::SyncDirectory);
         assert_eq!(last(dir), None);
         assert!(!dir.join(NAME).is_symlink());
-        assert!(!file.before_removal(&RealFs, dir, 9, (9, 9)).unwrap());
+        assert_eq!(remove(&mut file, 9, (9, 9)), BeforeRemoval::Ready);
     }
 }

@@ -37,7 +37,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::path::Path;
 
-use super::checkpoint::{self, Checkpoint, CheckpointFile};
+use super::checkpoint::{self, BeforeRemoval, Checkpoint, CheckpointFile};
 use super::error::{Damage, JournalError, io_error};
 use super::fs::{Fs, read_full_at, write_all_at};
 use super::keys::{RequestKey, RequestKeys};
@@ -611,10 +611,10 @@ fn remove_stored(
         return Ok(());
     }
     let sequences = (known.unstored_from, known.synced_to);
-    let removed = checkpoint
+    let left = checkpoint
         .before_removal(fs, dir, known.unstored_from, sequences)
         .map_err(io_error("remove the checkpoint in", dir))?;
-    if removed {
+    if left == BeforeRemoval::SyncDirectory {
         fs.sync_dir(dir).map_err(io_error("sync", dir))?;
     }
     for segment in stored {

@@ -22,6 +22,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use super::checkpoint::BeforeRemoval;
 use super::error::{JournalFailure, JournalFull};
 use super::fs::{FsFile, write_all_at};
 use super::segment::HEADER_BYTES;
@@ -239,8 +240,8 @@ impl Shared {
             (end, (unstored_from, state.synced_to))
         };
         match checkpoint.before_removal(&*self.fs, &self.dir, end, sequences) {
-            Ok(false) => true,
-            Ok(true) => {
+            Ok(BeforeRemoval::Ready) => true,
+            Ok(BeforeRemoval::SyncDirectory) => {
                 let synced = self.fs.sync_dir(&self.dir);
                 if let Err(source) = synced {
                     let path = self.dir.clone();

@@ -67,6 +67,13 @@ struct StagedFrame {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct WriterStopped;
 
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Rotated {
+    Done,
+    /// No next segment is available.
+    NoSegment,
+}
+
 /// The writer without its thread.
 pub(super) struct Appender {
     shared: Arc<Shared>,
@@ -152,7 +159,7 @@ impl Appender {
                 let own_staged = self.staged.split_off(staged);
                 self.commit(queued)?;
                 if own_buf.len() as u64 > self.room() {
-                    full = full || !self.rotate(own_buf.len() as u64)?;
+                    full = full || self.rotate(own_buf.len() as u64)? == Rotated::NoSegment;
                 }
                 if own_buf.len() as u64 > self.room() {
                     continue;
@@ -313,8 +320,8 @@ impl Appender {
         Ok(())
     }
 
-    /// Starts the next segment; false if none is available.
-    fn rotate(&mut self, frames_bytes: u64) -> Result<bool, WriterStopped> {
+    /// Starts the next segment.
+    fn rotate(&mut self, frames_bytes: u64) -> Result<Rotated, WriterStopped> {
         let shared = self.shared.clone();
         let prepared = match shared.take_segment(frames_bytes + SYNCED_BYTES) {
             Ok(prepared) => prepared,
@@ -322,12 +329,12 @@ impl Appender {
                 let now_ms = shared.clock.now().mono_ms;
                 self.too_large_log
                     .line(now_ms, || tracing::warn!(%error, "refusing a message"));
-                return Ok(false);
+                return Ok(Rotated::NoSegment);
             }
             // Logged where admission was closed.
             Err(NoSegment::Full(why)) => {
                 tracing::debug!(error = %why, "no journal segment available");
-                return Ok(false);
+                return Ok(Rotated::NoSegment);
             }
         };
         let header = Header {
@@ -340,7 +347,7 @@ impl Appender {
         if let Err(error) = write_all_at(&*prepared.file, &header.encode(), 0) {
             shared.discard(Some(prepared));
             shared.write_refused(&error);
-            return Ok(false);
+            return Ok(Rotated::NoSegment);
         }
         let broken = |path, source| {
             shared.break_for(&JournalFailure::Sync { path, source });
@@ -356,7 +363,7 @@ impl Appender {
         if let Err(error) = shared.fs.rename(&prepared.path, &path) {
             shared.discard(Some(prepared));
             shared.write_refused(&error);
-            return Ok(false);
+            return Ok(Rotated::NoSegment);
         }
         shared
             .fs
@@ -379,7 +386,7 @@ impl Appender {
             info,
         });
         self.next_number += 1;
-        Ok(true)
+        Ok(Rotated::Done)
     }
 
     /// Called at the end: makes the last synced frame durable. The frame is only evidence, so a
