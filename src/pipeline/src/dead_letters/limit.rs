@@ -79,35 +79,39 @@ impl Limit {
         self.due_at = Instant::now() + LOOK_EVERY;
         let mut permit = Some(permit);
         while let Some(held) = permit.take() {
-            let done = self.look_and_remove(flusher, &held).await;
+            let removal = self.look_and_remove(flusher, &held).await;
             drop(held);
-            match done {
-                Ok(true) => {}
-                Ok(false) if Instant::now() < until => permit = Some(flusher.permit().await),
-                Ok(false) => self.due_at = Instant::now(),
+            match removal {
+                Ok(Removal::Enough) => {}
+                Ok(Removal::MoreNeeded) if Instant::now() < until => {
+                    permit = Some(flusher.permit().await);
+                }
+                Ok(Removal::MoreNeeded) => self.due_at = Instant::now(),
                 Err(error) => self.failed(&error),
             }
         }
     }
 
-    /// One query and one removal; `false` if more are needed.
+    /// One query and, above the limit, one removal.
     async fn look_and_remove(
         &mut self,
         flusher: &Flusher,
         permit: &Permit,
-    ) -> Result<bool, StoreError> {
+    ) -> Result<Removal, StoreError> {
         (self.bytes, self.since) = (flusher.dead_letter_bytes(permit).await?, 0);
-        let mut done = true;
+        let mut removal = Removal::Enough;
         if self.bytes > self.bytes_max {
             let removed = flusher
                 .evict_dead_letters(permit, self.bytes - self.bytes_max)
                 .await?;
             self.bytes = self.bytes.saturating_sub(removed.bytes);
-            done = self.bytes <= self.bytes_max || removed.exhausted;
+            if self.bytes > self.bytes_max && !removed.exhausted {
+                removal = Removal::MoreNeeded;
+            }
             self.note(removed);
         }
         metrics::dead_letters_bytes(self.bytes);
-        Ok(done)
+        Ok(removal)
     }
 
     fn failed(&mut self, error: &StoreError) {
@@ -133,4 +137,11 @@ impl Limit {
             );
         }
     }
+}
+
+/// What a removal has left of its task.
+enum Removal {
+    /// The limit is kept, or nothing more can be removed.
+    Enough,
+    MoreNeeded,
 }

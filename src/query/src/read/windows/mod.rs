@@ -184,9 +184,13 @@ impl ReadService {
                 self.loading(wanted, &days, (&hours, open), asked)
             })
             .collect();
-        while self.load_edges(&mut loading, asked).await?
-            | self.load_others(&mut loading, asked).await?
-        {}
+        loop {
+            let edges = self.load_edges(&mut loading, asked).await?;
+            let others = self.load_others(&mut loading, asked).await?;
+            if edges + others == 0 {
+                break;
+            }
+        }
         let mut missing = Missing {
             recent,
             removed_until_ms: None,

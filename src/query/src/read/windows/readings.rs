@@ -22,14 +22,14 @@ const SKIPPED_HOURS_MAX: i64 = 2;
 const EDGES_AT_ONCE: usize = 1000;
 
 impl ReadService {
-    /// Loads the edges of stored buckets; `false` if none is needed. A bucket whose first reading
-    /// has the time of its edge, but that has none there, has lost its readings
+    /// Loads the edges of stored buckets that are needed; returns how many. A bucket whose first
+    /// reading has the time of its edge, but that has none there, has lost its readings
     /// ([`store::retention`]).
     pub(super) async fn load_edges(
         &self,
         loading: &mut [Loading],
         asked: Asked<'_>,
-    ) -> Result<bool, SelectError> {
+    ) -> Result<usize, SelectError> {
         let mut sensor_ids = vec![];
         let mut starts = BTreeSet::new();
         let mut places = vec![];
@@ -89,44 +89,44 @@ impl ReadService {
                     .unwrap_or_default(),
             );
         }
-        Ok(!places.is_empty())
+        Ok(places.len())
     }
 
-    /// Loads the other readings that are needed; `false` if none are.
+    /// Loads the other readings that are needed; returns in how many requests.
     pub(super) async fn load_others(
         &self,
         loading: &mut [Loading],
         asked: Asked<'_>,
-    ) -> Result<bool, SelectError> {
+    ) -> Result<usize, SelectError> {
         let loads = loading
             .iter_mut()
             .map(|sensor| self.load_other(sensor, asked));
         let mut loads = stream::iter(loads.collect::<Vec<_>>()).buffer_unordered(CONCURRENT);
-        let mut any = false;
+        let mut loaded = 0;
         while let Some(one) = loads.try_next().await? {
-            any |= one;
+            loaded += one;
         }
-        Ok(any)
+        Ok(loaded)
     }
 
     async fn load_other(
         &self,
         sensor: &mut Loading,
         asked: Asked<'_>,
-    ) -> Result<bool, SelectError> {
-        let mut any = false;
+    ) -> Result<usize, SelectError> {
+        let mut count = 0;
         for s in 0..sensor.series.len() {
             let cut = |bucket: &SummarisedBucket| {
                 bucket.is_day && bucket.need(asked.windows) == Need::Samples
             };
             if sensor.series[s].buckets.iter().any(cut) {
                 self.open_days(sensor, s, asked).await?;
-                any = true;
+                count += 1;
             }
             let loaded = &mut sensor.series[s];
             let gap_ms = SKIPPED_HOURS_MAX * self.span().ms();
             let (edges, runs) = needed(loaded, &sensor.open, asked.windows, gap_ms);
-            any |= !edges.is_empty() || !runs.is_empty();
+            count += edges.len() + runs.len();
             let fields = [loaded.field.as_str()];
             let requests = edges
                 .iter()
@@ -172,7 +172,7 @@ impl ReadService {
                 }
             }
         }
-        Ok(any)
+        Ok(count)
     }
 
     /// Replaces the days whose samples are all needed by their hours, as far as these are
