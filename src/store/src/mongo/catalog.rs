@@ -27,7 +27,9 @@ use crate::mongo::catalog_document::{date, document_of, entry_of, filter, statem
 use crate::mongo::connection::Connection;
 use crate::mongo::detected::Detected;
 use crate::mongo::document::from_primary;
-use crate::mongo::error::{StatementError, changed_documents, statement_error, write_errors};
+use crate::mongo::error::{
+    Applied, StatementError, changed_documents, statement_error, write_errors,
+};
 use crate::mongo::pack::WriteConcern;
 use crate::mongo::setup::{SchemaError, Setup};
 use crate::{StoreError, StoreErrorKind};
@@ -135,7 +137,7 @@ impl Catalog {
                 tokio::time::sleep(ROUND_WAIT * 2u32.pow(round - 1)).await;
             }
             let changes = self.changes(&updates).await?;
-            let mut done = true;
+            let mut applied = Applied::Yes;
             let mut at_fault = vec![];
             for (kind, list, statements) in [
                 ("insert", "documents", changes.inserts),
@@ -147,12 +149,12 @@ impl Catalog {
                     rest = later;
                     let statements: Vec<&Document> = now.iter().map(|(_, s)| s).collect();
                     let command = doc! { kind: CATALOG, list: statements, "ordered": false };
-                    done &= self.send(command, now, &mut at_fault).await?;
+                    applied = applied.and(self.send(command, now, &mut at_fault).await?);
                 }
             }
             refused += at_fault.len() as u64;
             updates.retain(|update| !at_fault.contains(&update.sensor_id));
-            if done {
+            if applied == Applied::Yes {
                 return Ok(refused);
             }
         }
@@ -202,13 +204,13 @@ impl Catalog {
         self.connection.ask(read).await
     }
 
-    /// Sends a command; `false` if some statements must be built again from what is stored.
+    /// Sends a command.
     async fn send(
         &self,
         command: Document,
         statements: &[(SensorId, Document)],
         at_fault: &mut Vec<SensorId>,
-    ) -> Result<bool, StoreError> {
+    ) -> Result<Applied, StoreError> {
         let reply = self.connection.confirm(command).await?;
         let mut refused = 0;
         for error in write_errors(&reply) {
@@ -224,7 +226,10 @@ impl Catalog {
                 _ => return Err(StoreError::unknown(StoreErrorKind::Command, error.text)),
             }
         }
-        Ok(changed_documents(&reply) + refused >= statements.len() as u64)
+        match changed_documents(&reply) + refused >= statements.len() as u64 {
+            true => Ok(Applied::Yes),
+            false => Ok(Applied::Conflict),
+        }
     }
 
     /// See [`crate::Store::find_catalog`].

@@ -84,6 +84,33 @@ pub(super) fn changed_documents(reply: &Document) -> u64 {
     n.and_then(|n| u64::try_from(n).ok()).unwrap_or(0)
 }
 
+/// What became of a change that needs its documents as they were read.
+#[must_use]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Applied {
+    Yes,
+    /// Another writer has changed one since: read it again.
+    Conflict,
+}
+
+impl Applied {
+    /// Of a statement for one document, by how many it has found.
+    pub(crate) fn to_one(found: u64) -> Applied {
+        match found {
+            1 => Applied::Yes,
+            _ => Applied::Conflict,
+        }
+    }
+
+    /// Of both changes.
+    pub(crate) fn and(self, other: Applied) -> Applied {
+        match self {
+            Applied::Yes => other,
+            Applied::Conflict => Applied::Conflict,
+        }
+    }
+}
+
 /// The number of documents that an unordered command has changed, if each of its statements was
 /// applied.
 pub(super) fn all_applied(reply: &Document) -> Result<u64, StoreError> {

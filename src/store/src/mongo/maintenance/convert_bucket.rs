@@ -13,10 +13,9 @@ use crate::maintain::convert::{
 };
 use crate::maintain::{MaintainError, PageSize, Step, StoredBucket};
 use crate::mongo::document::tags_document;
-use crate::mongo::error::command_code;
+use crate::mongo::error::{Applied, command_code};
 use crate::mongo::maintenance::repair::{is_duplicate, page_document, unchanged_filter};
 use crate::mongo::read::bucket_reader::{Collections, failed, measured_in, value_bson};
-use crate::mongo::write::recompute_summary::Applied;
 use model::summary::PAGE_SUMMARY_BYTES_MAX;
 use model::{BucketKey, StorageMode};
 

@@ -66,7 +66,7 @@ impl Collections {
         page: PageSize,
     ) -> Result<Dropped, MaintainError> {
         let extras = self.extras(bucket).await?;
-        if extras.alike == 0 && self.delete_extras(bucket, &extras.ids).await? {
+        if extras.alike == 0 && self.delete_extras(bucket, &extras.ids).await? == Deletion::Done {
             return Ok(Dropped::Deleted);
         }
         let settings = ConversionSettings {
@@ -96,23 +96,30 @@ impl Collections {
         Ok(extras(all))
     }
 
-    /// Deletes these measurements; returns `false` if the server cannot delete single measurements.
+    /// Deletes these measurements.
     async fn delete_extras(
         &self,
         bucket: &StoredBucket,
         ids: &[Bson],
-    ) -> Result<bool, MaintainError> {
+    ) -> Result<Deletion, MaintainError> {
         for some in ids.chunks(DELETE_MAX) {
             let mut these = measured_in(&bucket.key, bucket.end_ms);
             these.insert("_id", doc! { "$in": some });
             match self.measurements.delete_many(these).await {
                 Ok(_) => {}
-                Err(error) if is_refusal(&error) => return Ok(false),
+                Err(error) if is_refusal(&error) => return Ok(Deletion::NotSupported),
                 Err(error) => return Err(failed("removing measurements")(error)),
             }
         }
-        Ok(true)
+        Ok(Deletion::Done)
     }
+}
+
+#[derive(PartialEq)]
+enum Deletion {
+    Done,
+    /// The server cannot delete single measurements.
+    NotSupported,
 }
 
 /// Selects all but the one with the lowest `_id` of equal measurements.

@@ -61,12 +61,13 @@ use crate::maintain::{
     StoredBucket, audit, time,
 };
 use crate::mongo::document::{between, int, storage_mode_of};
+use crate::mongo::error::Applied;
 use crate::mongo::maintenance::Maintenance;
 use crate::mongo::maintenance::drop_duplicates::Dropped;
 use crate::mongo::read::bucket_reader::{
     Collections, MeasurementsFound, failed, find_measurements, key_of, page_id,
 };
-use crate::mongo::write::recompute_summary::{Applied, Rewrite, SummaryRecompute};
+use crate::mongo::write::recompute_summary::{Rewrite, SummaryRecompute};
 use model::{BucketKey, BucketStart, StorageMode};
 
 /// Pause before buckets that differ are read again, if measurements may be ahead of their document.

@@ -9,10 +9,9 @@ use crate::maintain::bucket::{Recomputed, without_duplicates};
 use crate::maintain::convert::NewPage;
 use crate::maintain::{MaintainError, StoredBucket, StoredPage};
 use crate::mongo::document::{is_set, summary_document, tags_document};
-use crate::mongo::error::{StatementError, command_code, statement_error};
+use crate::mongo::error::{Applied, StatementError, command_code, statement_error};
 use crate::mongo::pack::{CONVERTED, GATE, SCHEMA_VERSION, SERIES};
 use crate::mongo::read::bucket_reader::{Collections, failed, page_id, value_bson};
-use crate::mongo::write::recompute_summary::Applied;
 use model::{BucketKey, Rows, StorageMode};
 
 /// A filter that matches a page only if it is exactly as it was read: same version, seal and

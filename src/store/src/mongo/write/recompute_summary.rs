@@ -25,7 +25,7 @@ use crate::mongo::document::{
     MEASUREMENTS_PER_BATCH, int, is_set, measurements_of, page_of, storage_mode_of, summary_bytes,
     summary_document, values,
 };
-use crate::mongo::error::{concern_error, write_errors};
+use crate::mongo::error::{Applied, concern_error, write_errors};
 use crate::mongo::pack::{GATE, SCHEMA_VERSION, SERIES};
 use crate::mongo::setup::DUPLICATE_KEY;
 use crate::mongo::write::fence::Fence;
@@ -138,33 +138,6 @@ pub(crate) enum Rewrite {
     IfWrong,
     /// Any, unless all measurements were removed.
     Always,
-}
-
-/// What became of a change that needs its documents as they were read.
-#[must_use]
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Applied {
-    Yes,
-    /// Another writer has changed one since: read it again.
-    Conflict,
-}
-
-impl Applied {
-    /// Of a statement for one document, by how many it has found.
-    pub(crate) fn to_one(found: u64) -> Applied {
-        match found {
-            1 => Applied::Yes,
-            _ => Applied::Conflict,
-        }
-    }
-
-    /// Of both changes.
-    pub(crate) fn and(self, other: Applied) -> Applied {
-        match self {
-            Applied::Yes => other,
-            Applied::Conflict => Applied::Conflict,
-        }
-    }
 }
 
 /// Recomputes summaries in `sensor_buckets` from `sensor_readings`.

@@ -14,11 +14,11 @@ use crate::maintain::convert::{
 };
 use crate::maintain::removal::{Left, Removal};
 use crate::maintain::{MaintainError, Selection, StoredBucket, StoredPage, audit, time};
+use crate::mongo::error::Applied;
 use crate::mongo::maintenance::convert_bucket::one_attempt;
 use crate::mongo::maintenance::repair::{counted, readings, unchanged_filter};
 use crate::mongo::pack::GATE;
 use crate::mongo::read::bucket_reader::failed;
-use crate::mongo::write::recompute_summary::Applied;
 use crate::reading::PageQuery;
 use model::rows::Row;
 use model::{BucketKey, Rows, SensorId, StorageMode};

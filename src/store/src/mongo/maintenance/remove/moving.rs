@@ -44,12 +44,12 @@ use crate::maintain::removal::{Keys, Removal, missing};
 use crate::maintain::{MaintainError, StoredBucket, StoredPage};
 use crate::mongo::aliases::MongoAliases;
 use crate::mongo::document::int_of;
+use crate::mongo::error::Applied;
 use crate::mongo::maintenance::Maintenance;
 use crate::mongo::maintenance::convert::EVER;
 use crate::mongo::maintenance::repair::unchanged_filter;
 use crate::mongo::pack::GATE;
 use crate::mongo::read::bucket_reader::{failed, page_id};
-use crate::mongo::write::recompute_summary::Applied;
 use model::collections::{BUCKETS, CATALOG, COLUMNS, DAY_HOURS, DAYS, LATEST};
 use model::{Alias, Aliases, BucketKey, CatalogUpdate, LatestUpdate, Rows, SensorId, StorageMode};
 
