@@ -204,7 +204,7 @@ impl CheckpointFile {
     }
 }
 
-/// What is left to do before segments are removed.
+/// What the caller must do before it removes segments.
 #[must_use]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum BeforeRemoval {

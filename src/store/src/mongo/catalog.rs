@@ -204,7 +204,7 @@ impl Catalog {
         self.connection.ask(read).await
     }
 
-    /// Sends a command.
+    /// Sends a command. After a conflict, some statements must be built again from what is stored.
     async fn send(
         &self,
         command: Document,
