@@ -204,7 +204,8 @@ impl Catalog {
         self.connection.ask(read).await
     }
 
-    /// Sends a command. After a conflict, some statements must be built again from what is stored.
+    /// Sends a command. The sensors whose entries the store refuses are added to `at_fault`. After
+    /// [`Applied::Conflict`], the caller reads the entries again and builds new statements.
     async fn send(
         &self,
         command: Document,
